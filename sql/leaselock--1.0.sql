@@ -1,0 +1,524 @@
+/* sql/leaselock--1.0.sql */
+
+-- complain if script is sourced in psql, rather than via CREATE EXTENSION
+\echo Use "CREATE EXTENSION leaselock" to load this file. \quit
+
+-- The script makes the schema itself: a "schema" line in the control file
+-- would adopt one that somebody else had planted.
+CREATE SCHEMA leaselock;
+GRANT USAGE ON SCHEMA leaselock TO PUBLIC;
+COMMENT ON SCHEMA leaselock IS 'lease locks with fencing';
+
+-- ----------------------------------------------------------------------
+-- Storage.  Closed to everybody: the functions read and write as the owner
+-- of these tables.  Nothing but the functions may write them, because their
+-- order is kept by heavyweight locks that a plain statement does not take.
+-- ----------------------------------------------------------------------
+
+-- Tells this installation from one that a dump was taken of.  It is not
+-- dumped, so that holders which arrive by a restore are recognised as not
+-- ours, while pg_upgrade and physical copies keep it.
+CREATE TABLE leaselock.installation (
+	id uuid NOT NULL
+);
+INSERT INTO leaselock.installation VALUES (pg_catalog.gen_random_uuid());
+
+-- A row per lock.  Its only key is (scope, name), so that every change of a
+-- lock is a HOT update; half of each page is kept free for that.
+--   fence            the newest fence handed out
+--   passed           queue places up to this one have had their turn
+--   changed_at       the lock's time: no later operation reads an earlier one
+--   home             installation.id at the last write
+--   role, owner      the identity that holds the lock, NULL if nobody does
+--   granted_at, granted_xid  when, and by which transaction, it was granted
+--   tickets          tickets of the grant that have not been ended
+--   expires_at       the latest expiry of those, NULL if there are none
+--   hold_expires_at  expiry of the named hold, NULL if there is none
+CREATE TABLE leaselock.locks (
+	scope text COLLATE "C" NOT NULL,
+	name text COLLATE "C" NOT NULL,
+	fence bigint NOT NULL,
+	passed bigint NOT NULL,
+	changed_at timestamptz NOT NULL,
+	home uuid NOT NULL,
+	role oid,
+	owner text COLLATE "C",
+	granted_at timestamptz,
+	granted_xid xid8,
+	tickets integer NOT NULL,
+	expires_at timestamptz,
+	hold_expires_at timestamptz,
+	CONSTRAINT locks_pkey PRIMARY KEY (scope, name)
+) WITH (
+	fillfactor = 50,
+	autovacuum_vacuum_scale_factor = 0,
+	autovacuum_vacuum_threshold = 500,
+	autovacuum_analyze_scale_factor = 0.5
+);
+
+-- A row per ticket.  The one unique key begins with the lock's key and is
+-- guarded by a heavyweight lock on (lock, request id), so that no writer ever
+-- waits inside the index.  Neither the state nor a deadline is in any index.
+--   request_id   the caller's, or the ticket's own uuid if it gave none
+--   place        > 0: place in the queue; < 0: minus the fence of the grant
+--                that it belongs to; 0: neither any more
+--   waiting      whether the ticket stands in the queue, by what is stored
+--   state        by what is stored; the clock's part is computed on reading
+--   lease_us     length of the lease, last asked for, in microseconds
+--   alive_until  a polling waiter must be heard from before this
+--   claimed      false: promoted, and nobody has asked for it yet
+--   ended_at     when the ticket was ended, by what is stored
+CREATE TABLE leaselock.tickets (
+	scope text COLLATE "C" NOT NULL,
+	name text COLLATE "C" NOT NULL,
+	request_id uuid NOT NULL,
+	ticket uuid NOT NULL,
+	role oid NOT NULL,
+	owner text COLLATE "C" NOT NULL,
+	place bigint NOT NULL,
+	waiting boolean NOT NULL,
+	state text COLLATE "C" NOT NULL,
+	fence bigint,
+	lease_us bigint NOT NULL,
+	requested_at timestamptz NOT NULL,
+	expires_at timestamptz,
+	wait_until timestamptz,
+	alive_until timestamptz,
+	claimed boolean NOT NULL,
+	ended_at timestamptz,
+	CONSTRAINT tickets_pkey PRIMARY KEY (scope, name, request_id)
+) WITH (
+	fillfactor = 80,
+	autovacuum_vacuum_scale_factor = 0,
+	autovacuum_vacuum_threshold = 500,
+	autovacuum_analyze_scale_factor = 0.5
+);
+CREATE INDEX tickets_ticket ON leaselock.tickets (ticket);
+CREATE INDEX tickets_place ON leaselock.tickets (scope, name, place);
+CREATE INDEX tickets_owner ON leaselock.tickets (owner, role, waiting);
+
+-- The floor of all future fences: none is given at or below it.  It has no
+-- row until it is first raised, for a row that the script inserted would
+-- collide with the one that a dump carries.
+CREATE TABLE leaselock.floor (
+	fence bigint NOT NULL
+);
+
+-- Dumps carry the last fences and the floor, so that fences go on growing in
+-- a restored database.  Leases do not survive a restore, so tickets are left
+-- out, and the holders in the lock rows are void by their "home".
+SELECT pg_catalog.pg_extension_config_dump('leaselock.locks', '');
+SELECT pg_catalog.pg_extension_config_dump('leaselock.floor', '');
+
+REVOKE ALL ON leaselock.installation, leaselock.locks, leaselock.tickets,
+	leaselock.floor FROM PUBLIC;
+
+-- ----------------------------------------------------------------------
+-- Tickets
+-- ----------------------------------------------------------------------
+
+-- What every ticket call answers with: exactly one row.
+CREATE TYPE leaselock.lease_ticket AS (
+	ticket uuid,
+	state text,
+	scope text,
+	name text,
+	owner text,
+	fence bigint,
+	depth int,
+	"position" int,
+	expires_at timestamptz,
+	wait_until timestamptz,
+	remaining_ms bigint,
+	next_call_ms bigint,
+	holder text,
+	holder_role name,
+	request_id uuid
+);
+COMMENT ON TYPE leaselock.lease_ticket IS
+	'one acquisition of a lease lock, as every ticket call answers it';
+
+-- ----------------------------------------------------------------------
+-- Function: leaselock.lease_acquire(6)
+--
+--	Acquires a lock and answers with a ticket for it.
+--
+-- Parameters:
+--	name        the lock's name, 1 to 255 bytes
+--	owner       the caller's label; with the current role it is the identity
+--	lease       how long the grant lasts unless renewed,
+--	            leaselock.min_lease to leaselock.max_lease (5 s to 300 s)
+--	wait        how long to wait for a turn, 0 to leaselock.max_wait (300 s)
+--	scope       the namespace of the name, 1 to 255 bytes
+--	request_id  names this acquisition, so that a retry finds the ticket that
+--	            the first call made; NULL: every call is a new acquisition
+--
+-- Returns:
+--	state held (with fence, expires_at, depth) or contended (no ticket);
+--	for a request id that is known: the ticket in its present state.
+--
+-- Errors:
+--	22023, 22004  an argument is out of its bounds, or NULL
+--	LS002         the request id belongs to another identity
+--	25006         read-only transaction or standby
+--	55P03         busy for longer than leaselock.lock_timeout
+--
+-- Tables: reads and writes leaselock.locks, leaselock.tickets
+-- ----------------------------------------------------------------------
+CREATE FUNCTION leaselock.lease_acquire(
+	name text,
+	owner text,
+	lease interval DEFAULT '60 s',
+	wait interval DEFAULT '0 s',
+	scope text DEFAULT 'public',
+	request_id uuid DEFAULT NULL)
+RETURNS leaselock.lease_ticket
+AS 'MODULE_PATHNAME', 'leaselock_lease_acquire'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leaselock.lease_acquire(text, text, interval, interval, text, uuid) IS
+	'acquire a lease lock; answers with a ticket';
+
+-- ----------------------------------------------------------------------
+-- Function: leaselock.lease_get(1)
+--
+--	Answers with the present state of a ticket.
+--
+-- Parameters:
+--	ticket  the ticket's uuid
+--
+-- Returns:
+--	the ticket; state gone if there is none of that uuid.
+--
+-- Errors:
+--	22004  NULL
+--	42501  the caller is not a member of the role that acquired the ticket
+--	25006  read-only transaction or standby
+--
+-- Tables: reads leaselock.locks, leaselock.tickets
+-- ----------------------------------------------------------------------
+CREATE FUNCTION leaselock.lease_get(ticket uuid)
+RETURNS leaselock.lease_ticket
+AS 'MODULE_PATHNAME', 'leaselock_lease_get'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leaselock.lease_get(uuid) IS
+	'present state of a ticket';
+
+-- ----------------------------------------------------------------------
+-- Function: leaselock.lease_renew(2)
+--
+--	Makes a held ticket last a full lease from now.
+--
+-- Parameters:
+--	ticket  the ticket's uuid
+--	lease   the new length, leaselock.min_lease to leaselock.max_lease;
+--	        NULL: the length last asked for
+--
+-- Returns:
+--	the ticket; unchanged and in its state if it is not held any more.
+--
+-- Errors:
+--	22023, 22004  lease is out of its bounds, ticket is NULL
+--	42501         the caller is not a member of the role that acquired the
+--	              ticket
+--	25006         read-only transaction or standby
+--	55P03         busy for longer than leaselock.lock_timeout
+--
+-- Tables: reads and writes leaselock.locks, leaselock.tickets
+-- ----------------------------------------------------------------------
+CREATE FUNCTION leaselock.lease_renew(ticket uuid, lease interval DEFAULT NULL)
+RETURNS leaselock.lease_ticket
+AS 'MODULE_PATHNAME', 'leaselock_lease_renew'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leaselock.lease_renew(uuid, interval) IS
+	'renew the lease of a held ticket';
+
+-- ----------------------------------------------------------------------
+-- Function: leaselock.lease_release(1)
+--
+--	Gives a ticket back.  The grant ends with its last ticket.
+--
+-- Parameters:
+--	ticket  the ticket's uuid
+--
+-- Returns:
+--	the ticket: released if it was held; otherwise unchanged, in its state.
+--
+-- Errors:
+--	22004  NULL
+--	42501  the caller is not a member of the role that acquired the ticket
+--	25006  read-only transaction or standby
+--	55P03  busy for longer than leaselock.lock_timeout
+--
+-- Tables: reads and writes leaselock.locks, leaselock.tickets
+-- ----------------------------------------------------------------------
+CREATE FUNCTION leaselock.lease_release(ticket uuid)
+RETURNS leaselock.lease_ticket
+AS 'MODULE_PATHNAME', 'leaselock_lease_release'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leaselock.lease_release(uuid) IS
+	'give a ticket back';
+
+-- ----------------------------------------------------------------------
+-- Function: leaselock.lease_release_all(2)
+--
+--	Gives back every live ticket of the identity (current role, owner).
+--	Named holds are not tickets and stay.
+--
+-- Parameters:
+--	owner  the identity's label
+--	scope  only locks of this scope; NULL: of every scope
+--
+-- Returns:
+--	how many tickets were ended.
+--
+-- Errors:
+--	22023, 22004  owner or scope breaks the text rules, owner is NULL
+--	25006         read-only transaction or standby
+--	55P03         busy for longer than leaselock.lock_timeout
+--
+-- Tables: reads and writes leaselock.locks, leaselock.tickets
+-- ----------------------------------------------------------------------
+CREATE FUNCTION leaselock.lease_release_all(owner text, scope text DEFAULT NULL)
+RETURNS int
+AS 'MODULE_PATHNAME', 'leaselock_lease_release_all'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leaselock.lease_release_all(text, text) IS
+	'give back every live ticket of the current role and the given owner';
+
+-- ----------------------------------------------------------------------
+-- Named locks: a yes or no, and no ticket
+-- ----------------------------------------------------------------------
+
+-- ----------------------------------------------------------------------
+-- Function: leaselock.try_lock(4)
+--
+--	Takes the named hold of a lock, or says at once that it cannot.
+--	Taking it again does not refresh the lease and adds no depth.
+--
+-- Parameters:
+--	name   the lock's name, 1 to 255 bytes
+--	owner  the caller's label; with the current role it is the identity
+--	ttl    how long the hold lasts unless renewed: more than 0, at most
+--	       leaselock.max_ttl (36500 days)
+--	scope  the namespace of the name, 1 to 255 bytes
+--
+-- Returns:
+--	the fence; NULL if another identity holds the lock or waits for it.
+--
+-- Errors:
+--	22023, 22004  an argument is out of its bounds, or NULL
+--	25006         read-only transaction or standby
+--
+-- Tables: reads and writes leaselock.locks
+-- ----------------------------------------------------------------------
+CREATE FUNCTION leaselock.try_lock(name text, owner text, ttl interval,
+	scope text DEFAULT 'public')
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'leaselock_try_lock'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leaselock.try_lock(text, text, interval, text) IS
+	'take a named lock; its fence, or NULL if it is taken';
+
+-- ----------------------------------------------------------------------
+-- Function: leaselock.renew_lock(4)
+--
+--	Makes the named hold last a full ttl from now, also after a lapse, as
+--	long as nobody took over.
+--
+-- Parameters: as for try_lock
+--
+-- Returns:
+--	true if the hold was there to renew, false once it is lost.
+--
+-- Errors:
+--	22023, 22004  an argument is out of its bounds, or NULL
+--	25006         read-only transaction or standby
+--	55P03         busy for longer than leaselock.lock_timeout
+--
+-- Tables: reads and writes leaselock.locks
+-- ----------------------------------------------------------------------
+CREATE FUNCTION leaselock.renew_lock(name text, owner text, ttl interval,
+	scope text DEFAULT 'public')
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'leaselock_renew_lock'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leaselock.renew_lock(text, text, interval, text) IS
+	'renew a named lock; false once it is lost';
+
+-- ----------------------------------------------------------------------
+-- Function: leaselock.release_lock(3)
+--
+--	Ends the identity's own named hold, also a lapsed one, as long as nobody
+--	took over.  Tickets of the same grant live on.
+--
+-- Parameters: as for try_lock
+--
+-- Returns:
+--	true if there was a hold to end, false if none or another identity's.
+--
+-- Errors:
+--	22023, 22004  an argument is out of its bounds, or NULL
+--	25006         read-only transaction or standby
+--	55P03         busy for longer than leaselock.lock_timeout
+--
+-- Tables: reads and writes leaselock.locks
+-- ----------------------------------------------------------------------
+CREATE FUNCTION leaselock.release_lock(name text, owner text,
+	scope text DEFAULT 'public')
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'leaselock_release_lock'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leaselock.release_lock(text, text, text) IS
+	'end a named lock of one''s own';
+
+-- ----------------------------------------------------------------------
+-- Fences
+-- ----------------------------------------------------------------------
+
+-- ----------------------------------------------------------------------
+-- Function: leaselock.fence_check(4)
+--
+--	Tells whether a fence is the lock's present grant.  A true answer is
+--	verified once more when the transaction commits: the commit fails with
+--	LS001 if the grant was superseded, released, broken or pruned meanwhile.
+--
+-- Parameters:
+--	name          the lock's name
+--	fence         the fence that the grant gave
+--	scope         the namespace of the name
+--	allow_lapsed  true: a lease that has run out passes as long as nobody
+--	              was granted the lock since
+--
+-- Returns:
+--	true if the fence may write, false if it is stale.
+--
+-- Errors:
+--	22023, 22004  an argument breaks the text rules, or is NULL
+--	40001         REPEATABLE READ, SERIALIZABLE: the grant is younger than
+--	              this transaction's snapshot
+--	25006         standby
+--	LS001         at COMMIT, as above
+--
+-- Tables: reads leaselock.locks
+-- ----------------------------------------------------------------------
+CREATE FUNCTION leaselock.fence_check(name text, fence bigint,
+	scope text DEFAULT 'public', allow_lapsed boolean DEFAULT false)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'leaselock_fence_check'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leaselock.fence_check(text, bigint, text, boolean) IS
+	'whether a fence is the present grant; verified again at commit';
+
+-- ----------------------------------------------------------------------
+-- Function: leaselock.fence_assert(4)
+--
+--	fence_check that raises LS001 where fence_check is false.
+--
+-- Parameters, errors, tables: as for fence_check, and
+--	LS001  the fence is stale; the detail says why
+-- ----------------------------------------------------------------------
+CREATE FUNCTION leaselock.fence_assert(name text, fence bigint,
+	scope text DEFAULT 'public', allow_lapsed boolean DEFAULT false)
+RETURNS void
+AS 'MODULE_PATHNAME', 'leaselock_fence_assert'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leaselock.fence_assert(text, bigint, text, boolean) IS
+	'raise LS001 unless a fence is the present grant; verified again at commit';
+
+-- ----------------------------------------------------------------------
+-- Status.  Served by functions on the latest committed state: a view over
+-- the tables would show two versions of a row in REPEATABLE READ.
+-- ----------------------------------------------------------------------
+
+-- ----------------------------------------------------------------------
+-- Function: leaselock.lease_peek(2)
+--
+--	The row of leaselock.lease_status for one lock.  Changes nothing; works
+--	on a standby and in a read-only transaction.
+--
+-- Parameters:
+--	name   the lock's name
+--	scope  the namespace of the name
+--
+-- Returns:
+--	one row, or none if nobody holds the lock or waits for it.
+--
+-- Errors:
+--	22023, 22004  an argument breaks the text rules, or is NULL
+--
+-- Tables: reads leaselock.locks, leaselock.tickets
+-- ----------------------------------------------------------------------
+CREATE FUNCTION leaselock.lease_peek(
+	name text,
+	scope text DEFAULT 'public',
+	OUT scope text,
+	OUT name text,
+	OUT owner text,
+	OUT role name,
+	OUT fence bigint,
+	OUT depth int,
+	OUT granted_at timestamptz,
+	OUT expires_at timestamptz,
+	OUT remaining_ms bigint,
+	OUT lapsed boolean,
+	OUT waiters int)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'leaselock_lease_peek'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
+COMMENT ON FUNCTION leaselock.lease_peek(text, text) IS
+	'status of one lock';
+
+-- Serves the view below; the view is the interface.
+CREATE FUNCTION leaselock.status_rows(
+	OUT scope text,
+	OUT name text,
+	OUT owner text,
+	OUT role name,
+	OUT fence bigint,
+	OUT depth int,
+	OUT granted_at timestamptz,
+	OUT expires_at timestamptz,
+	OUT remaining_ms bigint,
+	OUT lapsed boolean,
+	OUT waiters int)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'leaselock_status_rows'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leaselock.status_rows() IS
+	'serves the view leaselock.lease_status';
+
+CREATE VIEW leaselock.lease_status AS
+	SELECT scope, name, owner, role, fence, depth, granted_at, expires_at,
+		remaining_ms, lapsed, waiters
+	FROM leaselock.status_rows();
+COMMENT ON VIEW leaselock.lease_status IS
+	'a row per lock that is held or waited for';
+GRANT SELECT ON leaselock.lease_status TO PUBLIC;
+
+-- Serves the view below; the view is the interface.
+CREATE FUNCTION leaselock.ticket_rows(
+	OUT scope text,
+	OUT name text,
+	OUT owner text,
+	OUT role name,
+	OUT ticket uuid,
+	OUT state text,
+	OUT "position" int,
+	OUT depth int,
+	OUT requested_at timestamptz,
+	OUT expires_at timestamptz,
+	OUT wait_until timestamptz,
+	OUT remaining_ms bigint)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'leaselock_ticket_rows'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leaselock.ticket_rows() IS
+	'serves the view leaselock.lease_tickets';
+
+CREATE VIEW leaselock.lease_tickets AS
+	SELECT scope, name, owner, role, ticket, state, "position", depth,
+		requested_at, expires_at, wait_until, remaining_ms
+	FROM leaselock.ticket_rows();
+COMMENT ON VIEW leaselock.lease_tickets IS
+	'a row per live ticket, held or waiting';
+GRANT SELECT ON leaselock.lease_tickets TO PUBLIC;

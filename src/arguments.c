@@ -1,0 +1,205 @@
+/*-------------------------------------------------------------------------
+ *
+ * arguments.c
+ *	  The rules that every argument obeys: NULL, text, interval.
+ *
+ * Every function here raises 22004 for a NULL and 22023 for a value out of
+ * its bounds; the message names the argument, the value and the bounds.
+ * Nothing is read or written before all arguments of a call have passed.
+ *
+ * Copyright (c) 2026, leaselock contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <ctype.h>
+
+#include "common/int.h"
+#include "mb/pg_wchar.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+#include "compat.h"
+#include "leaselock.h"
+
+#define MAX_TEXT_BYTES	255
+
+/* How much of a refused value an error shows. */
+#define SHOWN_BYTES		64
+
+static void
+require_not_null(FunctionCallInfo fcinfo, int argno, const char *argname)
+{
+	if (PG_ARGISNULL(argno))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("argument \"%s\" must not be null", argname)));
+}
+
+/*
+ * The beginning of a value, fit for an error message: whole characters,
+ * control characters replaced.
+ */
+static char *
+shown_value(const char *value, int len)
+{
+	int			clipped = pg_mbcliplen(value, len, SHOWN_BYTES);
+	char	   *result = palloc(clipped + 4);
+
+	memcpy(result, value, clipped);
+	for (int i = 0; i < clipped; i++)
+	{
+		if ((unsigned char) result[i] < 0x20 || result[i] == 0x7F)
+			result[i] = '?';
+	}
+	strcpy(result + clipped, clipped < len ? "..." : "");
+	return result;
+}
+
+static void
+reject_text(const char *argname, const char *problem, char *detail)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("argument \"%s\" %s", argname, problem),
+			 errdetail_internal("%s", detail),
+			 errhint("Pass 1 to %d bytes without control characters, not beginning or ending with a blank.",
+					 MAX_TEXT_BYTES)));
+}
+
+/* Text rules of scope, name and owner. */
+char *
+argument_text(FunctionCallInfo fcinfo, int argno, const char *argname)
+{
+	text	   *datum;
+	char	   *value;
+	int			len;
+
+	require_not_null(fcinfo, argno, argname);
+	datum = PG_GETARG_TEXT_PP(argno);
+	len = VARSIZE_ANY_EXHDR(datum);
+	value = text_to_cstring(datum);
+
+	if (len == 0)
+		reject_text(argname, "must not be empty",
+					psprintf("It has 0 bytes, and must have 1 to %d.",
+							 MAX_TEXT_BYTES));
+	if (len > MAX_TEXT_BYTES)
+		reject_text(argname, "is too long",
+					psprintf("\"%s\" has %d bytes, and must have 1 to %d.",
+							 shown_value(value, len), len, MAX_TEXT_BYTES));
+	for (int i = 0; i < len; i++)
+	{
+		unsigned char c = (unsigned char) value[i];
+
+		if (c < 0x20 || c == 0x7F)
+			reject_text(argname, "must not contain a control character",
+						psprintf("Byte %d of \"%s\" is 0x%02X.",
+								 i + 1, shown_value(value, len), c));
+	}
+	if (value[0] == ' ' || value[len - 1] == ' ')
+		reject_text(argname, "must not begin or end with white space",
+					psprintf("The value is \"%s\".",
+							 shown_value(value, len)));
+	return value;
+}
+
+pg_uuid_t *
+argument_uuid(FunctionCallInfo fcinfo, int argno, const char *argname)
+{
+	require_not_null(fcinfo, argno, argname);
+	return PG_GETARG_UUID_P(argno);
+}
+
+int64
+argument_bigint(FunctionCallInfo fcinfo, int argno, const char *argname)
+{
+	require_not_null(fcinfo, argno, argname);
+	return PG_GETARG_INT64(argno);
+}
+
+bool
+argument_boolean(FunctionCallInfo fcinfo, int argno, const char *argname)
+{
+	require_not_null(fcinfo, argno, argname);
+	return PG_GETARG_BOOL(argno);
+}
+
+/* A length of time in the largest unit that says it exactly. */
+static char *
+format_length(int64 us)
+{
+	if (us % USECS_PER_DAY == 0 && us != 0)
+		return psprintf(INT64_FORMAT " days", us / USECS_PER_DAY);
+	if (us % USECS_PER_SEC == 0)
+		return psprintf(INT64_FORMAT " s", us / USECS_PER_SEC);
+	if (us % 1000 == 0)
+		return psprintf(INT64_FORMAT " ms", us / 1000);
+	return psprintf(INT64_FORMAT " us", us);
+}
+
+static char *
+show_interval(const Interval *interval)
+{
+	return DatumGetCString(DirectFunctionCall1(interval_out,
+											   IntervalPGetDatum(interval)));
+}
+
+/*
+ * An exact length of time in microseconds, from min_us to max_us.  A day is
+ * 24 hours whatever the time zone does, which is why the interval is never
+ * added to a timestamp by the server's own operator.
+ */
+static int64
+argument_length(FunctionCallInfo fcinfo, int argno, const char *argname,
+				int64 min_us, int64 max_us)
+{
+	Interval   *interval;
+	int64		us;
+
+	require_not_null(fcinfo, argno, argname);
+	interval = PG_GETARG_INTERVAL_P(argno);
+
+	if (IntervalIsInfiniteCompat(interval) || interval->month != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("argument \"%s\" is not an exact length of time: \"%s\"",
+						argname, show_interval(interval)),
+				 errdetail("Months, years and infinities have no fixed length."),
+				 errhint("Pass %s to %s, in days or smaller units.",
+						 format_length(min_us), format_length(max_us))));
+
+	if (pg_mul_s64_overflow(interval->day, USECS_PER_DAY, &us) ||
+		pg_add_s64_overflow(us, interval->time, &us) ||
+		us < min_us || us > max_us)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("argument \"%s\" is out of range: \"%s\"",
+						argname, show_interval(interval)),
+				 errdetail("It must be from %s to %s.",
+						   format_length(min_us), format_length(max_us))));
+	return us;
+}
+
+int64
+argument_lease(FunctionCallInfo fcinfo, int argno, const char *argname)
+{
+	return argument_length(fcinfo, argno, argname,
+						   leaselock_min_lease * INT64CONST(1000),
+						   leaselock_max_lease * INT64CONST(1000));
+}
+
+int64
+argument_wait(FunctionCallInfo fcinfo, int argno, const char *argname)
+{
+	return argument_length(fcinfo, argno, argname,
+						   0, leaselock_max_wait * INT64CONST(1000));
+}
+
+int64
+argument_ttl(FunctionCallInfo fcinfo, int argno, const char *argname)
+{
+	return argument_length(fcinfo, argno, argname,
+						   1, (int64) (leaselock_max_ttl * USECS_PER_SEC));
+}

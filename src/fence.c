@@ -1,0 +1,498 @@
+/*-------------------------------------------------------------------------
+ *
+ * fence.c
+ *	  Checking a fence, and verifying it again when the transaction commits.
+ *
+ * A check reads the lock's row without a lock, so that a stalled transaction
+ * holds nobody up.  What it found is remembered for the transaction, and
+ * verified just before the commit under the name tag in NAME_VERIFY, which no
+ * grant can pass and which is kept until the commit is complete.  So no write
+ * of a superseded holder commits after a newer grant.
+ *
+ * The memory is a hash in TopTransactionContext.  An entry belongs to the
+ * subtransaction that checked first, and is dropped if that is rolled back.
+ * If the transaction itself ends the grant that it has checked, it verifies
+ * the entry there and then, under the tag in NAME_CHANGE: the lock is its own
+ * until it ends.  The entry is settled by that subtransaction, and pending
+ * again if that is rolled back.
+ *
+ * Copyright (c) 2026, leaselock contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "common/hashfn.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+#include "utils/resowner.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "leaselock.h"
+
+typedef struct PendingKey
+{
+	LockKey		lock;
+	int64		fence;
+} PendingKey;
+
+typedef struct PendingFence
+{
+	PendingKey	key;			/* strings live in TopTransactionContext */
+	SubTransactionId checked_by;
+	SubTransactionId settled_by;	/* Invalid: to be verified at commit */
+	TimestampTz live_until;		/* when the lease runs out, as last read */
+} PendingFence;
+
+/* Why a fence may or may not write. */
+typedef enum FenceVerdict
+{
+	FENCE_CURRENT,
+	FENCE_LAPSED,				/* the present grant, but its lease ran out */
+	FENCE_ENDED,				/* released or broken, nobody since */
+	FENCE_SUPERSEDED,
+	FENCE_UNKNOWN				/* never given out, as far as is known */
+} FenceVerdict;
+
+static HTAB *pending_fences = NULL;
+
+/* The subtransaction that changed a lease first, or Invalid. */
+static SubTransactionId lease_changed_by = InvalidSubTransactionId;
+
+/* ----------------------------------------------------------------------
+ * Pending fences
+ * ----------------------------------------------------------------------
+ */
+
+static uint32
+hash_pending(const void *key, Size keysize)
+{
+	const PendingKey *pending = (const PendingKey *) key;
+
+	return hash_combine((uint32) pending->lock.hash,
+						hash_bytes_uint32((uint32) pending->fence));
+}
+
+static int
+compare_pending(const void *a, const void *b, Size keysize)
+{
+	const PendingKey *x = (const PendingKey *) a;
+	const PendingKey *y = (const PendingKey *) b;
+
+	if (x->fence != y->fence)
+		return x->fence < y->fence ? -1 : 1;
+	return compare_lock_keys(&x->lock, &y->lock);
+}
+
+static PendingFence *
+find_pending(const LockKey *key, int64 fence)
+{
+	PendingKey	pending = {*key, fence};
+
+	if (pending_fences == NULL)
+		return NULL;
+	return hash_search(pending_fences, &pending, HASH_FIND, NULL);
+}
+
+static void
+create_pending_fences(void)
+{
+	HASHCTL		control = {0};
+
+	control.keysize = sizeof(PendingKey);
+	control.entrysize = sizeof(PendingFence);
+	control.hash = hash_pending;
+	control.match = compare_pending;
+	control.hcxt = TopTransactionContext;
+	pending_fences = hash_create("leaselock pending fences", 16, &control,
+								 HASH_ELEM | HASH_FUNCTION | HASH_COMPARE |
+								 HASH_CONTEXT);
+}
+
+/*
+ * Remembers a check that passed.  An entry that is there already but settled
+ * is pending again: the grant that was checked now is a later state.
+ */
+static void
+remember_pending(const LockKey *key, int64 fence, TimestampTz live_until)
+{
+	PendingFence *pending = find_pending(key, fence);
+
+	if (pending == NULL)
+	{
+		PendingKey	copy;
+
+		if (pending_fences == NULL)
+			create_pending_fences();
+		copy.lock.scope = MemoryContextStrdup(TopTransactionContext,
+											  key->scope);
+		copy.lock.name = MemoryContextStrdup(TopTransactionContext,
+											 key->name);
+		copy.lock.hash = key->hash;
+		copy.fence = fence;
+		pending = hash_search(pending_fences, &copy, HASH_ENTER, NULL);
+		pending->checked_by = GetCurrentSubTransactionId();
+		pending->settled_by = InvalidSubTransactionId;
+	}
+	pending->live_until = live_until;
+}
+
+/* ----------------------------------------------------------------------
+ * Checking
+ * ----------------------------------------------------------------------
+ */
+
+static FenceVerdict
+judge_fence(const LeaseLock *lock, int64 fence, TimestampTz now)
+{
+	if (fence < lock->fence)
+		return FENCE_SUPERSEDED;
+	if (fence > lock->fence || fence == 0)
+		return FENCE_UNKNOWN;
+	if (!OidIsValid(lock->holder.role))
+		return FENCE_ENDED;
+	return grant_is_live(lock, now) ? FENCE_CURRENT : FENCE_LAPSED;
+}
+
+/*
+ * With a transaction-wide snapshot, refuses a grant that the snapshot cannot
+ * see (40001): what the transaction has read may be older than the previous
+ * holder's last write.  The row tells who granted it, because to look for it
+ * with the old snapshot would leave a predicate lock on it.
+ */
+static void
+reject_younger_grant(const LeaseLock *lock)
+{
+	uint64		granted = U64FromFullTransactionId(lock->granted_xid);
+	uint64		next;
+	TransactionId xid;
+
+	if (!IsolationUsesXactSnapshot())
+		return;
+
+	/* Too old to be compared with the 32-bit ids of a snapshot. */
+	next = U64FromFullTransactionId(ReadNextFullTransactionId());
+	if (granted + PG_INT32_MAX / 2 < next)
+		return;
+
+	xid = XidFromFullTransactionId(lock->granted_xid);
+	if (TransactionIdIsCurrentTransactionId(xid) ||
+		XidInMVCCSnapshot(xid, GetTransactionSnapshot()))
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg("could not serialize access: lock \"%s\" in scope \"%s\" was granted after this transaction's snapshot",
+						lock->key.name, lock->key.scope),
+				 errhint("Retry the transaction; begin it after the lock has been acquired.")));
+}
+
+/*
+ * Whether a fence may write, by the lock's present row; remembers a yes for
+ * the commit.  A check that was made before in this transaction is answered
+ * from memory until its lease runs out.
+ */
+static FenceVerdict
+check_fence(const LockKey *key, int64 fence, bool allow_lapsed,
+			LeaseLock *lock)
+{
+	PendingFence *pending = find_pending(key, fence);
+	FenceVerdict verdict;
+	TimestampTz now;
+
+	if (pending != NULL && pending->settled_by == InvalidSubTransactionId &&
+		(allow_lapsed || clock_read(NO_TIME) < pending->live_until))
+		return FENCE_CURRENT;
+
+	store_find_lock(key, lock);
+	now = clock_read(lock->changed_at);
+	verdict = judge_fence(lock, fence, now);
+	if (verdict == FENCE_LAPSED && allow_lapsed)
+		verdict = FENCE_CURRENT;
+	if (verdict == FENCE_CURRENT)
+	{
+		reject_younger_grant(lock);
+		remember_pending(key, fence,
+						 Max(lock->expires_at, lock->hold_expires_at));
+	}
+	return verdict;
+}
+
+/* Raises LS001 and says why. */
+static void
+report_stale_fence(const LockKey *key, int64 fence, FenceVerdict verdict,
+				   int64 present)
+{
+	const char *reason = NULL;
+
+	switch (verdict)
+	{
+		case FENCE_SUPERSEDED:
+			reason = psprintf("The newest fence of the lock is " INT64_FORMAT ".",
+							  present);
+			break;
+		case FENCE_ENDED:
+			reason = psprintf("The grant with this fence, the newest, was released or broken.");
+			break;
+		case FENCE_LAPSED:
+			reason = psprintf("The grant with this fence is the newest, but its lease has run out.");
+			break;
+		case FENCE_UNKNOWN:
+			reason = present == 0 ?
+				psprintf("The lock has no grant on record.") :
+				psprintf("This fence was not given out; the newest of the lock is " INT64_FORMAT ".",
+						 present);
+			break;
+		case FENCE_CURRENT:
+			elog(ERROR, "a current fence is not stale");
+	}
+	ereport(ERROR,
+			(errcode(ERRCODE_STALE_FENCE),
+			 errmsg("stale fence " INT64_FORMAT " for lock \"%s\" in scope \"%s\"",
+					fence, key->name, key->scope),
+			 errdetail_internal("%s", reason),
+			 errhint("Stop this work; it may be another holder's now. Acquire the lock again before you write.")));
+}
+
+/*
+ * Whether a fence is the lock's present grant.  A yes is verified at commit.
+ * Raises 40001 as reject_younger_grant says.
+ */
+bool
+fence_check(const LockKey *key, int64 fence, bool allow_lapsed)
+{
+	LeaseLock	lock;
+
+	return check_fence(key, fence, allow_lapsed, &lock) == FENCE_CURRENT;
+}
+
+/* The same, but raises LS001 where fence_check is false. */
+void
+fence_assert(const LockKey *key, int64 fence, bool allow_lapsed)
+{
+	LeaseLock	lock;
+	FenceVerdict verdict = check_fence(key, fence, allow_lapsed, &lock);
+
+	if (verdict != FENCE_CURRENT)
+		report_stale_fence(key, fence, verdict, lock.fence);
+}
+
+/* ----------------------------------------------------------------------
+ * Verifying
+ * ----------------------------------------------------------------------
+ */
+
+/* Raises LS001 unless the fence is still the lock's, lapsed or not. */
+static void
+verify_fence(const LeaseLock *lock, int64 fence)
+{
+	FenceVerdict verdict = judge_fence(lock, fence, NO_TIME);
+
+	if (verdict != FENCE_CURRENT && verdict != FENCE_LAPSED)
+		report_stale_fence(&lock->key, fence, verdict, lock->fence);
+}
+
+/*
+ * Verifies what this transaction has checked of a lock whose grant it is
+ * about to end or replace.  The caller holds the name tag in NAME_CHANGE and
+ * passes the row as it was before.  Raises LS001.
+ */
+void
+fence_settle(const LeaseLock *lock)
+{
+	HASH_SEQ_STATUS scan;
+	PendingFence *pending;
+
+	if (pending_fences == NULL)
+		return;
+	hash_seq_init(&scan, pending_fences);
+	while ((pending = hash_seq_search(&scan)) != NULL)
+	{
+		if (pending->settled_by != InvalidSubTransactionId ||
+			compare_lock_keys(&pending->key.lock, &lock->key) != 0)
+			continue;
+		if (pending->key.fence != lock->fence ||
+			!OidIsValid(lock->holder.role))
+			hash_seq_term(&scan);
+		verify_fence(lock, pending->key.fence);
+		pending->settled_by = GetCurrentSubTransactionId();
+	}
+}
+
+static int
+compare_entries(const void *a, const void *b)
+{
+	const PendingFence *x = *(PendingFence *const *) a;
+	const PendingFence *y = *(PendingFence *const *) b;
+
+	return compare_pending(&x->key, &y->key, sizeof(PendingKey));
+}
+
+static int
+compare_entry_locks(const void *a, const void *b)
+{
+	const PendingFence *x = *(PendingFence *const *) a;
+	const PendingFence *y = *(PendingFence *const *) b;
+	int			result = compare_lock_keys(&x->key.lock, &y->key.lock);
+
+	return result != 0 ? result : compare_entries(a, b);
+}
+
+/*
+ * Verifies all pending fences, in the order of the locks' keys.  The tags are
+ * kept until the transaction has ended for everybody else.
+ */
+static void
+verify_pending_fences(void)
+{
+	int			count = 0;
+	PendingFence **entries;
+	HASH_SEQ_STATUS scan;
+	PendingFence *pending;
+
+	entries = palloc(sizeof(PendingFence *) *
+					 hash_get_num_entries(pending_fences));
+	hash_seq_init(&scan, pending_fences);
+	while ((pending = hash_seq_search(&scan)) != NULL)
+	{
+		if (pending->settled_by == InvalidSubTransactionId)
+			entries[count++] = pending;
+	}
+	qsort(entries, count, sizeof(PendingFence *), compare_entry_locks);
+
+	for (int i = 0; i < count; i++)
+	{
+		LeaseLock	lock;
+
+		wait_name_tag(NULL, &entries[i]->key.lock, NAME_VERIFY);
+		store_load_lock(&entries[i]->key.lock, &lock);
+		verify_fence(&lock, entries[i]->key.fence);
+	}
+}
+
+/*
+ * At this point there is no active snapshot, which nothing here needs, and in
+ * the COMMIT of a procedure the resource owner is not the transaction's.
+ */
+static void
+verify_before_commit(void)
+{
+	MemoryContext old_context = MemoryContextSwitchTo(TopTransactionContext);
+	ResourceOwner old_owner = CurrentResourceOwner;
+
+	CurrentResourceOwner = TopTransactionResourceOwner;
+	verify_pending_fences();
+	CurrentResourceOwner = old_owner;
+	MemoryContextSwitchTo(old_context);
+}
+
+/* ----------------------------------------------------------------------
+ * Transaction callbacks
+ * ----------------------------------------------------------------------
+ */
+
+/* Notes that this transaction has changed a lease. */
+void
+note_lease_change(void)
+{
+	if (lease_changed_by == InvalidSubTransactionId)
+		lease_changed_by = GetCurrentSubTransactionId();
+}
+
+/*
+ * A prepared transaction would keep everybody from the locks that it has
+ * changed until somebody ends it, and could wake nobody.
+ */
+static void
+reject_prepare(void)
+{
+	if (lease_changed_by != InvalidSubTransactionId)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot PREPARE a transaction that has changed leases"),
+				 errhint("Acquire, renew and release leases in transactions of their own.")));
+}
+
+void
+leaselock_xact_callback(XactEvent event, void *arg)
+{
+	switch (event)
+	{
+		case XACT_EVENT_PRE_PREPARE:
+			reject_prepare();
+			/* FALLTHROUGH */
+		case XACT_EVENT_PRE_COMMIT:
+			if (pending_fences != NULL)
+				verify_before_commit();
+			break;
+		case XACT_EVENT_COMMIT:
+		case XACT_EVENT_ABORT:
+		case XACT_EVENT_PREPARE:
+			/* the hash went, or goes, with TopTransactionContext */
+			pending_fences = NULL;
+			lease_changed_by = InvalidSubTransactionId;
+			break;
+		case XACT_EVENT_PARALLEL_PRE_COMMIT:
+		case XACT_EVENT_PARALLEL_COMMIT:
+		case XACT_EVENT_PARALLEL_ABORT:
+			/* nothing of ours runs in a parallel worker */
+			break;
+	}
+}
+
+static void
+commit_pending_sub(SubTransactionId sub, SubTransactionId parent)
+{
+	HASH_SEQ_STATUS scan;
+	PendingFence *pending;
+
+	hash_seq_init(&scan, pending_fences);
+	while ((pending = hash_seq_search(&scan)) != NULL)
+	{
+		if (pending->checked_by == sub)
+			pending->checked_by = parent;
+		if (pending->settled_by == sub)
+			pending->settled_by = parent;
+	}
+}
+
+static void
+abort_pending_sub(SubTransactionId sub)
+{
+	HASH_SEQ_STATUS scan;
+	PendingFence *pending;
+
+	hash_seq_init(&scan, pending_fences);
+	while ((pending = hash_seq_search(&scan)) != NULL)
+	{
+		if (pending->checked_by == sub)
+			(void) hash_search(pending_fences, &pending->key, HASH_REMOVE,
+							   NULL);
+		else if (pending->settled_by == sub)
+			pending->settled_by = InvalidSubTransactionId;
+	}
+}
+
+void
+leaselock_subxact_callback(SubXactEvent event, SubTransactionId sub,
+						   SubTransactionId parent, void *arg)
+{
+	switch (event)
+	{
+		case SUBXACT_EVENT_COMMIT_SUB:
+			if (pending_fences != NULL)
+				commit_pending_sub(sub, parent);
+			if (lease_changed_by == sub)
+				lease_changed_by = parent;
+			break;
+		case SUBXACT_EVENT_ABORT_SUB:
+			if (pending_fences != NULL)
+				abort_pending_sub(sub);
+			if (lease_changed_by == sub)
+				lease_changed_by = InvalidSubTransactionId;
+			break;
+		case SUBXACT_EVENT_START_SUB:
+		case SUBXACT_EVENT_PRE_COMMIT_SUB:
+			break;
+	}
+}

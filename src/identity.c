@@ -1,0 +1,75 @@
+/*-------------------------------------------------------------------------
+ *
+ * identity.c
+ *	  Who calls, and whether it may.
+ *
+ * The functions are not SECURITY DEFINER, so GetUserId() is the caller's
+ * current_user, the identity that every other privilege goes by.  It is read
+ * at each call; nothing is remembered between calls.
+ *
+ * Copyright (c) 2026, leaselock contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+
+#include "leaselock.h"
+
+Identity
+caller_identity(const char *owner)
+{
+	Identity	who = {GetUserId(), owner};
+
+	return who;
+}
+
+/* Nobody (role InvalidOid) is the same as no one. */
+bool
+same_identity(const Identity *a, const Identity *b)
+{
+	return OidIsValid(a->role) && a->role == b->role &&
+		strcmp(a->owner, b->owner) == 0;
+}
+
+/* Raises 42501 unless the caller may act for the ticket's role. */
+void
+require_ticket_role(const LeaseTicket *ticket)
+{
+	if (!has_privs_of_role(GetUserId(), ticket->who.role))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied for lease ticket"),
+				 errdetail("Role \"%s\" is not a member of the role that acquired the ticket.",
+						   GetUserNameFromId(GetUserId(), false)),
+				 errhint("Use the role that acquired the ticket, or acquire a ticket of your own.")));
+}
+
+/*
+ * Raises 25006 on a standby and in a read-only transaction, 25000 in a
+ * parallel worker, before anything is locked.
+ */
+void
+require_writable(const char *function)
+{
+	PreventCommandDuringRecovery(function);
+	PreventCommandIfReadOnly(function);
+	PreventCommandIfParallelMode(function);
+}
+
+/*
+ * A role's name, as a value of type name.  The role of a grant may have been
+ * dropped since; then its oid stands for it.
+ */
+Datum
+role_name_datum(Oid role)
+{
+	const char *name = GetUserNameFromId(role, true);
+
+	if (name == NULL)
+		name = psprintf("unknown (OID=%u)", role);
+	return DirectFunctionCall1(namein, CStringGetDatum(name));
+}

@@ -1,0 +1,74 @@
+/*-------------------------------------------------------------------------
+ *
+ * leaselock.c
+ *	  The module: its magic, its settings, its callbacks.
+ *
+ * Copyright (c) 2026, leaselock contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <limits.h>
+
+#include "utils/guc.h"
+
+#include "compat.h"
+#include "leaselock.h"
+
+LEASELOCK_MODULE_MAGIC;
+
+int			leaselock_min_lease;
+int			leaselock_max_lease;
+int			leaselock_max_wait;
+double		leaselock_max_ttl;
+int			leaselock_lock_timeout;
+double		leaselock_clock_offset;
+
+#define SECONDS				1000	/* in ms */
+#define MAX_TTL_DAYS		36500.0
+#define MAX_OFFSET_MS		(200.0 * 365 * SECS_PER_DAY * SECONDS)
+
+void		_PG_init(void);
+
+static void
+define_time(const char *name, const char *description, int *variable,
+			int boot_value, int min_value)
+{
+	DefineCustomIntVariable(name, description, NULL, variable,
+							boot_value, min_value, INT_MAX, PGC_SUSET,
+							GUC_UNIT_MS, NULL, NULL, NULL);
+}
+
+void
+_PG_init(void)
+{
+	define_time("leaselock.min_lease",
+				"Sets the shortest lease that a ticket may ask for.",
+				&leaselock_min_lease, 5 * SECONDS, 1);
+	define_time("leaselock.max_lease",
+				"Sets the longest lease that a ticket may ask for.",
+				&leaselock_max_lease, 300 * SECONDS, 1);
+	define_time("leaselock.max_wait",
+				"Sets the longest time that a ticket may wait for its turn.",
+				&leaselock_max_wait, 300 * SECONDS, 0);
+	define_time("leaselock.lock_timeout",
+				"Sets how long a call or a commit may wait for another transaction that changes the same lock.",
+				&leaselock_lock_timeout, 2 * SECONDS, 1);
+	DefineCustomRealVariable("leaselock.max_ttl",
+							 "Sets the longest time that a named lock may be taken for.",
+							 NULL, &leaselock_max_ttl,
+							 MAX_TTL_DAYS * SECS_PER_DAY, 0.001,
+							 MAX_TTL_DAYS * SECS_PER_DAY, PGC_SUSET,
+							 GUC_UNIT_S, NULL, NULL, NULL);
+	DefineCustomRealVariable("leaselock.clock_offset",
+							 "Shifts the clock that leases are judged by.",
+							 "For tests, so that they need not sleep.",
+							 &leaselock_clock_offset,
+							 0.0, -MAX_OFFSET_MS, MAX_OFFSET_MS, PGC_SUSET,
+							 GUC_UNIT_MS | GUC_NOT_IN_SAMPLE, NULL, NULL, NULL);
+	MarkGUCPrefixReserved("leaselock");
+
+	RegisterXactCallback(leaselock_xact_callback, NULL);
+	RegisterSubXactCallback(leaselock_subxact_callback, NULL);
+}

@@ -1,0 +1,244 @@
+/*-------------------------------------------------------------------------
+ *
+ * leaselock.h
+ *	  What the files of the module share.
+ *
+ * Calls go one way: the SQL-callable functions (*_api.c) call the rules
+ * (lease.c, fence.c), the rules call the ground (store.c, locktag.c,
+ * clock.c, identity.c, arguments.c).  The rules see structs and know no SQL
+ * text; the store sees tuples and knows no rules.
+ *
+ * Copyright (c) 2026, leaselock contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef LEASELOCK_H
+#define LEASELOCK_H
+
+#include "access/transam.h"
+#include "access/xact.h"
+#include "datatype/timestamp.h"
+#include "fmgr.h"
+#include "nodes/pg_list.h"
+#include "storage/itemptr.h"
+#include "storage/lock.h"
+#include "utils/uuid.h"
+
+#define LEASELOCK_SCHEMA	"leaselock"
+
+/*
+ * Own SQLSTATEs.  The class begins with a letter that the SQL standard leaves
+ * to implementations, so that no client takes them for an error to retry.
+ */
+#define ERRCODE_STALE_FENCE			MAKE_SQLSTATE('L', 'S', '0', '0', '1')
+#define ERRCODE_FOREIGN_REQUEST		MAKE_SQLSTATE('L', 'S', '0', '0', '2')
+
+/* "No such time": earlier than every reading of the clock. */
+#define NO_TIME		DT_NOBEGIN
+
+/* Names a lock; the hash is what its heavyweight locks are made from. */
+typedef struct LockKey
+{
+	const char *scope;
+	const char *name;
+	uint64		hash;
+} LockKey;
+
+/* Who acts: two callers with the same role and owner label are one. */
+typedef struct Identity
+{
+	Oid			role;
+	const char *owner;
+} Identity;
+
+typedef enum LeaseState
+{
+	LEASE_HELD,
+	LEASE_WAITING,
+	LEASE_CONTENDED,
+	LEASE_DEADLOCK,
+	LEASE_RELEASED,
+	LEASE_EXPIRED,
+	LEASE_TIMED_OUT,
+	LEASE_CANCELLED,
+	LEASE_BROKEN,
+	LEASE_GONE
+} LeaseState;
+
+/*
+ * A lock, as its row says.  Without a row the tid is invalid and the lock is
+ * free; store_save_lock then makes one.
+ */
+typedef struct LeaseLock
+{
+	ItemPointerData tid;
+	LockKey		key;
+	int64		fence;			/* the newest handed out, 0: none yet */
+	int64		passed;			/* queue places up to this had their turn */
+	TimestampTz changed_at;		/* the lock's time, NO_TIME: none yet */
+	Identity	holder;			/* role InvalidOid: nobody */
+	TimestampTz granted_at;
+	FullTransactionId granted_xid;
+	int			tickets;		/* of the grant, not ended by what is stored */
+	TimestampTz expires_at;		/* the latest of those, NO_TIME: none */
+	TimestampTz hold_expires_at;	/* of the named hold, NO_TIME: none */
+} LeaseLock;
+
+/* A ticket, as its row says.  Without a row the tid is invalid. */
+typedef struct LeaseTicket
+{
+	ItemPointerData tid;
+	LockKey		key;
+	pg_uuid_t	request_id;		/* the ticket itself if none was given */
+	pg_uuid_t	ticket;
+	Identity	who;
+	int64		place;			/* see the install script */
+	bool		waiting;
+	LeaseState	state;
+	int64		fence;			/* 0: never held */
+	int64		lease_us;
+	TimestampTz requested_at;
+	TimestampTz expires_at;		/* NO_TIME: never held */
+	TimestampTz wait_until;		/* NO_TIME: never queued */
+	TimestampTz alive_until;	/* NO_TIME: never queued */
+	bool		claimed;
+	TimestampTz ended_at;		/* NO_TIME: not ended */
+} LeaseTicket;
+
+/* What a call asks for. */
+typedef struct LeaseRequest
+{
+	LockKey		key;
+	Identity	who;
+	int64		lease_us;
+	int64		wait_us;
+	const pg_uuid_t *request_id;	/* NULL: none */
+} LeaseRequest;
+
+/* What a ticket call answers with. */
+typedef struct LeaseAnswer
+{
+	LeaseState	state;
+	bool		has_ticket;
+	LeaseTicket ticket;			/* key, who, request_id also without a ticket */
+	bool		has_request_id;
+	int			depth;			/* 0: not held */
+	int			position;		/* 0: does not wait */
+	Identity	holder;			/* another identity's grant, role InvalidOid:
+								 * none */
+	TimestampTz holder_until;	/* when that grant runs out */
+	TimestampTz now;			/* the reading that all of it was judged by */
+} LeaseAnswer;
+
+/*
+ * The heavyweight locks that one call has taken, so that a call that wrote
+ * nothing can give back what it took itself.
+ */
+typedef enum LockTagClass
+{
+	TAG_NAME = 0x4C4C,
+	TAG_QUEUE,
+	TAG_TICKET,
+	TAG_LIVENESS
+} LockTagClass;
+
+#define MAX_CALL_TAGS	4
+
+typedef struct TagSet
+{
+	int			count;
+	LOCKTAG		tags[MAX_CALL_TAGS];
+	LOCKMODE	modes[MAX_CALL_TAGS];
+} TagSet;
+
+/* Modes of the name tag, by what the caller is going to do. */
+#define NAME_VERIFY		RowShareLock	/* read a grant that must not change */
+#define NAME_KEEP		ShareUpdateExclusiveLock	/* write, grant stays */
+#define NAME_CHANGE		ExclusiveLock	/* begin or end a grant */
+
+/* in file leaselock.c */
+extern int	leaselock_min_lease;	/* ms */
+extern int	leaselock_max_lease;	/* ms */
+extern int	leaselock_max_wait; /* ms */
+extern double leaselock_max_ttl;	/* s */
+extern int	leaselock_lock_timeout; /* ms */
+extern double leaselock_clock_offset;	/* ms */
+
+/* in file arguments.c */
+extern char *argument_text(FunctionCallInfo fcinfo, int argno,
+						   const char *argname);
+extern pg_uuid_t *argument_uuid(FunctionCallInfo fcinfo, int argno,
+								const char *argname);
+extern int64 argument_bigint(FunctionCallInfo fcinfo, int argno,
+							 const char *argname);
+extern bool argument_boolean(FunctionCallInfo fcinfo, int argno,
+							 const char *argname);
+extern int64 argument_lease(FunctionCallInfo fcinfo, int argno,
+							const char *argname);
+extern int64 argument_wait(FunctionCallInfo fcinfo, int argno,
+						   const char *argname);
+extern int64 argument_ttl(FunctionCallInfo fcinfo, int argno,
+						  const char *argname);
+
+/* in file identity.c */
+extern Identity caller_identity(const char *owner);
+extern bool same_identity(const Identity *a, const Identity *b);
+extern void require_ticket_role(const LeaseTicket *ticket);
+extern void require_writable(const char *function);
+extern Datum role_name_datum(Oid role);
+
+/* in file clock.c */
+extern TimestampTz clock_read(TimestampTz not_before);
+extern int64 clock_remaining_ms(TimestampTz until, TimestampTz now);
+extern int64 next_fence(int64 last, int64 floor);
+
+/* in file locktag.c */
+extern LockKey make_lock_key(const char *scope, const char *name);
+extern int	compare_lock_keys(const LockKey *a, const LockKey *b);
+extern bool try_name_tag(TagSet *set, const LockKey *key, LOCKMODE mode);
+extern void wait_name_tag(TagSet *set, const LockKey *key, LOCKMODE mode);
+extern bool try_ticket_tag(TagSet *set, const LockKey *key,
+						   const pg_uuid_t *request_id);
+extern void give_back_tags(TagSet *set);
+
+/* in file store.c */
+extern const char *lease_state_name(LeaseState state);
+extern void store_load_lock(const LockKey *key, LeaseLock *lock);
+extern void store_find_lock(const LockKey *key, LeaseLock *lock);
+extern void store_save_lock(LeaseLock *lock);
+extern bool store_load_ticket(const pg_uuid_t *ticket, LeaseTicket *row);
+extern bool store_load_request(const LockKey *key,
+							   const pg_uuid_t *request_id, LeaseTicket *row);
+extern void store_save_ticket(LeaseTicket *row);
+extern List *store_list_grant(const LockKey *key, int64 fence);
+extern List *store_list_owner(const Identity *who);
+extern List *store_list_locks(void);
+extern List *store_list_tickets(void);
+extern int64 store_load_floor(void);
+
+/* in file lease.c */
+extern void lease_acquire(const LeaseRequest *request, LeaseAnswer *answer);
+extern void lease_get(const pg_uuid_t *ticket, LeaseAnswer *answer);
+extern void lease_renew(const pg_uuid_t *ticket, int64 lease_us,
+						LeaseAnswer *answer);
+extern void lease_release(const pg_uuid_t *ticket, LeaseAnswer *answer);
+extern int	lease_release_all(const Identity *who, const char *scope);
+extern int64 hold_try(const LeaseRequest *request);
+extern bool hold_renew(const LeaseRequest *request);
+extern bool hold_release(const LeaseRequest *request);
+extern bool grant_is_live(const LeaseLock *lock, TimestampTz now);
+extern int	grant_depth(const LeaseLock *lock, TimestampTz now);
+extern LeaseState ticket_state(const LeaseTicket *ticket,
+							   const LeaseLock *lock, TimestampTz now);
+
+/* in file fence.c */
+extern bool fence_check(const LockKey *key, int64 fence, bool allow_lapsed);
+extern void fence_assert(const LockKey *key, int64 fence, bool allow_lapsed);
+extern void fence_settle(const LeaseLock *lock);
+extern void note_lease_change(void);
+extern void leaselock_xact_callback(XactEvent event, void *arg);
+extern void leaselock_subxact_callback(SubXactEvent event,
+									   SubTransactionId sub,
+									   SubTransactionId parent, void *arg);
+
+#endif							/* LEASELOCK_H */

@@ -1,0 +1,193 @@
+/*-------------------------------------------------------------------------
+ *
+ * ticket_api.c
+ *	  The SQL functions lease_*, which work with tickets.
+ *
+ * Copyright (c) 2026, leaselock contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+#include "leaselock.h"
+
+PG_FUNCTION_INFO_V1(leaselock_lease_acquire);
+PG_FUNCTION_INFO_V1(leaselock_lease_get);
+PG_FUNCTION_INFO_V1(leaselock_lease_renew);
+PG_FUNCTION_INFO_V1(leaselock_lease_release);
+PG_FUNCTION_INFO_V1(leaselock_lease_release_all);
+
+/* Columns of the type leaselock.lease_ticket. */
+enum
+{
+	ANSWER_TICKET,
+	ANSWER_STATE,
+	ANSWER_SCOPE,
+	ANSWER_NAME,
+	ANSWER_OWNER,
+	ANSWER_FENCE,
+	ANSWER_DEPTH,
+	ANSWER_POSITION,
+	ANSWER_EXPIRES_AT,
+	ANSWER_WAIT_UNTIL,
+	ANSWER_REMAINING_MS,
+	ANSWER_NEXT_CALL_MS,
+	ANSWER_HOLDER,
+	ANSWER_HOLDER_ROLE,
+	ANSWER_REQUEST_ID,
+	ANSWER_COLUMNS
+};
+
+/* Bounds of the back-off hint of a contended answer. */
+#define MIN_BACK_OFF_MS		100
+#define MAX_BACK_OFF_MS		1000
+
+static void
+set_column(Datum *values, bool *nulls, int column, Datum value, bool valid)
+{
+	values[column] = value;
+	nulls[column] = !valid;
+}
+
+static Datum
+text_or_null(const char *value)
+{
+	return value ? CStringGetTextDatum(value) : (Datum) 0;
+}
+
+/* When to call again: see the contract of each state in the install script. */
+static int64
+next_call_ms(const LeaseAnswer *answer)
+{
+	int64		left;
+
+	switch (answer->state)
+	{
+		case LEASE_HELD:
+			return answer->ticket.lease_us / 3 / 1000;
+		case LEASE_CONTENDED:
+			left = clock_remaining_ms(answer->holder_until, answer->now);
+			return Min(Max(left, MIN_BACK_OFF_MS), MAX_BACK_OFF_MS);
+		default:
+			return -1;
+	}
+}
+
+static Datum
+answer_datum(FunctionCallInfo fcinfo, const LeaseAnswer *answer)
+{
+	const LeaseTicket *ticket = &answer->ticket;
+	bool		held = answer->state == LEASE_HELD;
+	bool		foreign = OidIsValid(answer->holder.role);
+	int64		next_call = next_call_ms(answer);
+	Datum		values[ANSWER_COLUMNS];
+	bool		nulls[ANSWER_COLUMNS];
+	TupleDesc	desc;
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	desc = BlessTupleDesc(desc);
+
+#define SET(column, value, valid) \
+	set_column(values, nulls, column, value, valid)
+
+	SET(ANSWER_TICKET, UUIDPGetDatum(&ticket->ticket), answer->has_ticket);
+	SET(ANSWER_STATE, CStringGetTextDatum(lease_state_name(answer->state)),
+		true);
+	SET(ANSWER_SCOPE, text_or_null(ticket->key.scope), ticket->key.scope);
+	SET(ANSWER_NAME, text_or_null(ticket->key.name), ticket->key.name);
+	SET(ANSWER_OWNER, text_or_null(ticket->who.owner), ticket->who.owner);
+	SET(ANSWER_FENCE, Int64GetDatum(ticket->fence), ticket->fence != 0);
+	SET(ANSWER_DEPTH, Int32GetDatum(answer->depth), answer->depth > 0);
+	SET(ANSWER_POSITION, Int32GetDatum(answer->position),
+		answer->position > 0);
+	SET(ANSWER_EXPIRES_AT, TimestampTzGetDatum(ticket->expires_at),
+		ticket->fence != 0);
+	SET(ANSWER_WAIT_UNTIL, TimestampTzGetDatum(ticket->wait_until),
+		answer->state == LEASE_WAITING);
+	SET(ANSWER_REMAINING_MS,
+		Int64GetDatum(clock_remaining_ms(held ? ticket->expires_at :
+										 ticket->wait_until, answer->now)),
+		held || answer->state == LEASE_WAITING);
+	SET(ANSWER_NEXT_CALL_MS, Int64GetDatum(next_call), next_call >= 0);
+	SET(ANSWER_HOLDER, text_or_null(answer->holder.owner), foreign);
+	SET(ANSWER_HOLDER_ROLE, role_name_datum(answer->holder.role), foreign);
+	SET(ANSWER_REQUEST_ID, UUIDPGetDatum(&ticket->request_id),
+		answer->has_request_id);
+
+#undef SET
+
+	return HeapTupleGetDatum(heap_form_tuple(desc, values, nulls));
+}
+
+Datum
+leaselock_lease_acquire(PG_FUNCTION_ARGS)
+{
+	const char *name = argument_text(fcinfo, 0, "name");
+	const char *owner = argument_text(fcinfo, 1, "owner");
+	LeaseRequest request;
+	LeaseAnswer answer;
+
+	request.lease_us = argument_lease(fcinfo, 2, "lease");
+	request.wait_us = argument_wait(fcinfo, 3, "wait");
+	request.key = make_lock_key(argument_text(fcinfo, 4, "scope"), name);
+	request.request_id = PG_ARGISNULL(5) ? NULL : PG_GETARG_UUID_P(5);
+	request.who = caller_identity(owner);
+
+	require_writable("lease_acquire()");
+	lease_acquire(&request, &answer);
+	return answer_datum(fcinfo, &answer);
+}
+
+Datum
+leaselock_lease_get(PG_FUNCTION_ARGS)
+{
+	pg_uuid_t  *ticket = argument_uuid(fcinfo, 0, "ticket");
+	LeaseAnswer answer;
+
+	require_writable("lease_get()");
+	lease_get(ticket, &answer);
+	return answer_datum(fcinfo, &answer);
+}
+
+Datum
+leaselock_lease_renew(PG_FUNCTION_ARGS)
+{
+	pg_uuid_t  *ticket = argument_uuid(fcinfo, 0, "ticket");
+	int64		lease_us = PG_ARGISNULL(1) ? 0 :
+		argument_lease(fcinfo, 1, "lease");
+	LeaseAnswer answer;
+
+	require_writable("lease_renew()");
+	lease_renew(ticket, lease_us, &answer);
+	return answer_datum(fcinfo, &answer);
+}
+
+Datum
+leaselock_lease_release(PG_FUNCTION_ARGS)
+{
+	pg_uuid_t  *ticket = argument_uuid(fcinfo, 0, "ticket");
+	LeaseAnswer answer;
+
+	require_writable("lease_release()");
+	lease_release(ticket, &answer);
+	return answer_datum(fcinfo, &answer);
+}
+
+Datum
+leaselock_lease_release_all(PG_FUNCTION_ARGS)
+{
+	const char *owner = argument_text(fcinfo, 0, "owner");
+	const char *scope = PG_ARGISNULL(1) ? NULL :
+		argument_text(fcinfo, 1, "scope");
+	Identity	who = caller_identity(owner);
+
+	require_writable("lease_release_all()");
+	PG_RETURN_INT32(lease_release_all(&who, scope));
+}
