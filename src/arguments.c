@@ -131,7 +131,7 @@ static char *
 format_length(int64 us)
 {
 	if (us % USECS_PER_DAY == 0 && us != 0)
-		return psprintf(INT64_FORMAT " days", us / USECS_PER_DAY);
+		return psprintf(INT64_FORMAT " d", us / USECS_PER_DAY);
 	if (us % USECS_PER_SEC == 0)
 		return psprintf(INT64_FORMAT " s", us / USECS_PER_SEC);
 	if (us % 1000 == 0)

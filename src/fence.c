@@ -43,7 +43,7 @@ typedef struct PendingFence
 	PendingKey	key;			/* strings live in TopTransactionContext */
 	SubTransactionId checked_by;
 	SubTransactionId settled_by;	/* Invalid: to be verified at commit */
-	TimestampTz live_until;		/* when the lease runs out, as last read */
+	TimestampTz live_until;		/* no need to read the lease again before */
 } PendingFence;
 
 /* Why a fence may or may not write. */
@@ -364,6 +364,10 @@ verify_pending_fences(void)
 	{
 		LeaseLock	lock;
 
+		/* dropping the extension ends every grant */
+		if (!store_exists())
+			report_stale_fence(&entries[i]->key.lock, entries[i]->key.fence,
+							   FENCE_UNKNOWN, 0);
 		wait_name_tag(NULL, &entries[i]->key.lock, NAME_VERIFY);
 		store_load_lock(&entries[i]->key.lock, &lock);
 		verify_fence(&lock, entries[i]->key.fence);
@@ -391,12 +395,33 @@ verify_before_commit(void)
  * ----------------------------------------------------------------------
  */
 
-/* Notes that this transaction has changed a lease. */
+/*
+ * Makes the next check of a lock (NULL: of any) read its lease again, because
+ * this transaction has changed it, or has undone a change.
+ */
+static void
+forget_leases(const LockKey *key)
+{
+	HASH_SEQ_STATUS scan;
+	PendingFence *pending;
+
+	if (pending_fences == NULL)
+		return;
+	hash_seq_init(&scan, pending_fences);
+	while ((pending = hash_seq_search(&scan)) != NULL)
+	{
+		if (key == NULL || compare_lock_keys(&pending->key.lock, key) == 0)
+			pending->live_until = NO_TIME;
+	}
+}
+
+/* Notes that this transaction changes a lease of a lock. */
 void
-note_lease_change(void)
+note_lease_change(const LockKey *key)
 {
 	if (lease_changed_by == InvalidSubTransactionId)
 		lease_changed_by = GetCurrentSubTransactionId();
+	forget_leases(key);
 }
 
 /*
@@ -488,6 +513,7 @@ leaselock_subxact_callback(SubXactEvent event, SubTransactionId sub,
 		case SUBXACT_EVENT_ABORT_SUB:
 			if (pending_fences != NULL)
 				abort_pending_sub(sub);
+			forget_leases(NULL);
 			if (lease_changed_by == sub)
 				lease_changed_by = InvalidSubTransactionId;
 			break;

@@ -150,6 +150,7 @@ answer_ticket(const Call *call, const LeaseTicket *ticket, LeaseState state,
 	answer->now = call->now;
 	if (state == LEASE_HELD)
 		answer->depth = grant_depth(&call->lock, call->now);
+	answer_holder(call, answer);
 }
 
 static void
@@ -187,7 +188,7 @@ answer_gone(const pg_uuid_t *uuid, LeaseAnswer *answer)
 static void
 save_lock(Call *call)
 {
-	note_lease_change();
+	note_lease_change(&call->lock.key);
 	call->lock.changed_at = call->now;
 	store_save_lock(&call->lock);
 }
@@ -467,6 +468,35 @@ lease_get(const pg_uuid_t *uuid, LeaseAnswer *answer)
 }
 
 /*
+ * Writes that a ticket's lease ran out, when its owner wanted to renew or
+ * release it: then the lock's time has reached that point, and no step back of
+ * the clock revives the lease.  The grant itself stays the newest.  Left for
+ * another time if the name tag is busy.
+ */
+static void
+settle_lapse(Call *call, LeaseTicket *ticket)
+{
+	if (ticket->state != LEASE_HELD || ticket->fence != call->lock.fence ||
+		!try_name_tag(&call->tags, &ticket->key, NAME_KEEP))
+		return;
+	load_call(call, &ticket->key);
+	(void) store_load_request(&ticket->key, &ticket->request_id, ticket);
+	if (ticket->state != LEASE_HELD || ticket->fence != call->lock.fence ||
+		!same_identity(&ticket->who, &call->lock.holder) ||
+		ticket->expires_at > call->now)
+	{
+		give_back_tags(&call->tags);
+		return;
+	}
+	ticket->state = LEASE_EXPIRED;
+	ticket->ended_at = ticket->expires_at;
+	ticket->place = 0;
+	store_save_ticket(ticket);
+	call->lock.tickets--;
+	save_lock(call);
+}
+
+/*
  * Takes the name tag of a held ticket in the given mode, and judges the
  * ticket anew.  If it is not held any more, answers and returns false.
  */
@@ -504,6 +534,7 @@ lease_renew(const pg_uuid_t *uuid, int64 lease_us, LeaseAnswer *answer)
 	state = judge_ticket(&call, &ticket);
 	if (state != LEASE_HELD)
 	{
+		settle_lapse(&call, &ticket);
 		answer_ticket(&call, &ticket, state, answer);
 		return;
 	}
@@ -540,6 +571,7 @@ release_ticket(LeaseTicket *ticket, LeaseAnswer *answer)
 		state = judge_ticket(&call, ticket);
 		if (state != LEASE_HELD)
 		{
+			settle_lapse(&call, ticket);
 			answer_ticket(&call, ticket, state, answer);
 			return false;
 		}

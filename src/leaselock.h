@@ -203,6 +203,7 @@ extern void give_back_tags(TagSet *set);
 
 /* in file store.c */
 extern const char *lease_state_name(LeaseState state);
+extern bool store_exists(void);
 extern void store_load_lock(const LockKey *key, LeaseLock *lock);
 extern void store_find_lock(const LockKey *key, LeaseLock *lock);
 extern void store_save_lock(LeaseLock *lock);
@@ -235,7 +236,7 @@ extern LeaseState ticket_state(const LeaseTicket *ticket,
 extern bool fence_check(const LockKey *key, int64 fence, bool allow_lapsed);
 extern void fence_assert(const LockKey *key, int64 fence, bool allow_lapsed);
 extern void fence_settle(const LeaseLock *lock);
-extern void note_lease_change(void);
+extern void note_lease_change(const LockKey *key);
 extern void leaselock_xact_callback(XactEvent event, void *arg);
 extern void leaselock_subxact_callback(SubXactEvent event,
 									   SubTransactionId sub,

@@ -208,6 +208,13 @@ find_relation(const char *name)
 	return relation;
 }
 
+/* Whether the extension is there at all. */
+bool
+store_exists(void)
+{
+	return OidIsValid(get_namespace_oid(LEASELOCK_SCHEMA, true));
+}
+
 /* Opens a table for a scan, after checking that it is what we were built for. */
 static Relation
 open_table(const char *name, int columns)

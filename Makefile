@@ -1,0 +1,137 @@
+# leaselock: built with PGXS. The version is written in leaselock.control only.
+#
+#   make && make install         build and install (PG_CONFIG=... for another server)
+#   make installcheck            the suites against the running server
+#   make installcheck TEMP_INSTANCE=1
+#                                the same, regress and isolation on servers of their own
+#   make test                    build, private installation, every suite; see test/run
+#   make demo                    the two-worker story; see test/demo
+#
+# test/sql and test/specs hold what goes into a test, expected/ what must come
+# out.  Regress and isolation tests share expected/ and results/, so no two may
+# have one name; and none may be named like a file in sql/, for pg_regress looks
+# for its input there first.
+
+top        := $(dir $(firstword $(MAKEFILE_LIST)))
+EXTVERSION := $(shell sed -n "s/^default_version *= *'\(.*\)'.*/\1/p" $(top)leaselock.control)
+
+EXTENSION  = leaselock
+MODULE_big = leaselock
+PGFILEDESC = "leaselock - exclusive leases with fencing tokens"
+
+# by name: a wildcard finds nothing in a build outside the source tree
+DATA = sql/leaselock--1.0.sql
+
+OBJS = \
+	src/leaselock.o \
+	src/arguments.o \
+	src/identity.o \
+	src/clock.o \
+	src/locktag.o \
+	src/store.o \
+	src/lease.o \
+	src/fence.o \
+	src/ticket_api.o \
+	src/lock_api.o \
+	src/status_api.o
+
+PG_CPPFLAGS = -DLEASELOCK_VERSION='"$(EXTVERSION)"'
+
+# Listed by hand: the order matters (install first, uninstall last), and a
+# forgotten file shows in review.
+REGRESS = \
+	install \
+	settings \
+	arguments \
+	tickets \
+	reentrancy \
+	request_id \
+	release_all \
+	named_locks \
+	fences \
+	transaction_isolation \
+	rollback \
+	lease_status \
+	clock \
+	search_path \
+	plan_cache \
+	uninstall
+
+ISOLATION = \
+	acquire_acquire \
+	acquire_late \
+	fence_commit_wait \
+	fence_deadlock \
+	fence_lapse \
+	fence_release \
+	fence_savepoint \
+	fence_snapshot \
+	fence_takeover \
+	named_takeover \
+	release_takeover \
+	renew_bystander \
+	renew_takeover \
+	request_retry \
+	rollback_acquire \
+	rollback_release \
+	rollback_renew \
+	serializable_renew \
+	serializable_takeover \
+	try_hang
+
+TAP_TESTS    = 1
+PROVE_TESTS ?= test/t/*.pl
+
+REGRESS_OPTS   = --inputdir=$(srcdir)/test
+ISOLATION_OPTS = --inputdir=$(srcdir)/test --outputdir=. --load-extension=$(EXTENSION)
+REGRESS_PREP   = link-expected
+ENCODING       = UTF8
+NO_LOCALE      = 1
+
+ifdef TEMP_INSTANCE
+REGRESS_OPTS   += --temp-instance=./tmp_check_regress --temp-config=$(srcdir)/test/leaselock.conf
+ISOLATION_OPTS += --temp-instance=./tmp_check_iso --temp-config=$(srcdir)/test/leaselock.conf
+endif
+EXTRA_CLEAN = tmp_check_regress tmp_check_iso
+
+PG_CONFIG ?= pg_config
+PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
+ifneq ($(wildcard $(PGXS)),)
+include $(PGXS)
+else
+# "make test" and "make demo" install what is missing, so they must be reachable without it
+all install installcheck clean:
+	@echo "no PGXS for PG_CONFIG=$(PG_CONFIG): install the server's development files" >&2; exit 1
+endif
+
+$(OBJS) $(OBJS:.o=.bc): $(top)src/leaselock.h $(top)src/compat.h | objdir
+src/leaselock.o src/leaselock.bc: $(top)leaselock.control
+
+# Outside the source tree the objects need their folder, and pg_regress needs
+# expected/ where it runs.
+.PHONY: objdir link-expected
+objdir:
+	@mkdir -p src
+link-expected:
+	@test -e expected || ln -s $(abspath $(top))/expected expected
+
+# The places that must name the version of the control file.
+.PHONY: checkver
+checkver:
+	@cd $(top) && v='$(EXTVERSION)' && fail() { echo "checkver: $$*" >&2; exit 1; } && \
+	test -n "$$v" || fail "no default_version in leaselock.control"; \
+	test "`sed '/meta-spec/,$$d' META.json | grep -c '"version": "$(EXTVERSION)\.[0-9]*"'`" = 2 || \
+		fail "META.json does not say version $$v.x twice"; \
+	test "`sed -n 's/^## \([0-9.]*\).*/\1/p' CHANGELOG.md | head -n 1`" = "$$v" || \
+		fail "the newest entry of CHANGELOG.md is not $$v"; \
+	test "`printf '%s\n' $(DATA) | sed 's/.*--//; s/\.sql$$//' | sort -V | tail -n 1`" = "$$v" || \
+		fail "no script in DATA leads to $$v, or one leads further"
+
+SUITES ?= regress isolation tap
+
+.PHONY: test demo
+test:
+	@SUITES='$(SUITES)' REGRESS='$(REGRESS)' ISOLATION='$(ISOLATION)' PROVE_TESTS='$(PROVE_TESTS)' \
+		PG_CONFIG='$(PG_CONFIG)' $(top)test/run
+demo:
+	@PG_CONFIG='$(PG_CONFIG)' $(top)test/demo

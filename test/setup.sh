@@ -1,0 +1,143 @@
+# Sourced by test/run and test/demo.
+#
+# Both run in two halves.  The outer half, as whoever called, installs missing
+# packages if it may, and copies the source to a work folder.  The inner half, the
+# same script called again in that copy by an unprivileged user (a server refuses
+# to run as root), builds, plays and leaves; then the outer half tidies up.
+#
+# The extension is installed into a private copy of the server's programs inside
+# the work folder.  So nothing outside it changes, no right to write there is
+# needed, and no cluster of this machine sees the build.
+#
+# Variables: PG_CONFIG, PG_MAJOR (which to install, if none is there), PG_CFLAGS,
+# CI=true (warnings are errors), KEEP=1 (the work folder stays).
+
+say() { printf '%s\n' "$*"; }
+die() { say "$0: $*" >&2; exit 1; }
+
+# ---- outer half -------------------------------------------------------------
+
+missing_server() {
+	local pgxs bin
+	! { pgxs=$("${PG_CONFIG:-pg_config}" --pgxs 2>/dev/null) && bin=$("${PG_CONFIG:-pg_config}" --bindir) &&
+		[ -e "$pgxs" ] && [ -x "$bin/postgres" ] && [ -x "$bin/psql" ] &&
+		[ -x "${pgxs%/makefiles/*}/test/isolation/pg_isolation_regress" ]; }
+}
+
+missing_tools() {
+	! { make --version && prove --version && perl -MIPC::Run -e 1 && gcc -xc -E - <<<'#include <stdio.h>'; } >/dev/null 2>&1
+}
+
+apt() {
+	# "update" takes a lock that DPkg::Lock::Timeout does not cover
+	local try log="$work/apt.log"
+	for try in 1 2 3 4 5 6 7 8 9 10; do
+		DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 "$@" >"$log" 2>&1 && return
+		grep -q 'Could not get lock' "$log" || break
+		sleep 6
+	done
+	cat "$log" >&2
+	return 1
+}
+
+install_packages() {
+	local want= major package list=
+	missing_tools && want="make gcc libc6-dev perl libipc-run-perl"
+	missing_server && want="$want server"
+	[ "$want" ] || return 0
+	[ "$(id -u)" = 0 ] && command -v apt-get >/dev/null ||
+		die "missing: ${want/server/PostgreSQL with its server development files}" \
+			"(on Debian 12, as root: apt-get install make gcc libipc-run-perl postgresql-15 postgresql-server-dev-15)"
+	apt update || say "could not update the package lists, trying with those at hand" >&2
+	major=${PG_MAJOR:-$(apt-cache depends postgresql | sed -n 's/.*Depends: postgresql-\([0-9]*\)$/\1/p' | head -n 1)}
+	for package in ${want/server/postgresql-$major postgresql-server-dev-$major}; do
+		# naming one that is installed would upgrade it, and restart the clusters that use it
+		dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed || list="$list $package"
+	done
+	say "installing$list"
+	apt install -y --no-install-recommends $list || die "could not install the packages"
+	missing_tools || missing_server && die "something is still missing after installing$list"
+	return 0
+}
+
+# Servers under the work folder are ours; one may be left where a driver was killed.
+stop_servers() {
+	local pids file try
+	pids=$(for file in $(find "$work" -name postmaster.pid 2>/dev/null); do head -n 1 "$file"; done)
+	[ "$pids" ] || return 0
+	kill -QUIT $pids 2>/dev/null
+	for try in 1 2 3 4 5 6 7 8 9 10; do kill -0 $pids 2>/dev/null || return 0; sleep 0.5; done
+}
+
+tidy() {
+	[ ! "$inner" ] || kill -- "-$inner" 2>/dev/null
+	stop_servers
+	if [ "${KEEP:-}" ]; then say "kept: $work" >&2; else rm -rf "$work"; fi
+}
+
+# outer SCRIPT: plays the inner half of test/SCRIPT
+outer() {
+	local user rc as=
+	inner=
+	work=$(mktemp -d "${TMPDIR:-/tmp}/leaselock.XXXXXX") || die "no work folder"
+	trap tidy EXIT
+	trap 'exit 130' INT
+	trap 'exit 143' TERM HUP
+	install_packages
+	mkdir "$work/src" "$work/tmp"
+	tar -C "$top" --exclude=./.git -cf - . | tar -C "$work/src" --no-same-owner -xf - || die "could not copy the source"
+	chmod 755 "$work"
+	if [ "$(id -u)" = 0 ]; then
+		user=postgres; id -u "$user" >/dev/null 2>&1 || user=nobody
+		chown -R "$user" "$work"
+		as="setpriv --reuid=$user --regid=$(id -g "$user") --clear-groups"
+	fi
+	cd "$work/src"
+	# In a process group of its own, so that a signal to this half ends all of that
+	# one at once.  A clean environment: no PGPORT, PGHOST, PGOPTIONS or MAKEFLAGS of
+	# the caller's.
+	set -m
+	$as env -i PATH="$PATH" HOME="$work" TMPDIR="$work/tmp" LC_ALL=C.UTF-8 LEASELOCK_WORK="$work" \
+		PG_CONFIG="${PG_CONFIG:-pg_config}" PG_CFLAGS="${PG_CFLAGS:-}" CI="${CI:-}" \
+		SUITES="${SUITES:-}" REGRESS="${REGRESS:-}" ISOLATION="${ISOLATION:-}" PROVE_TESTS="${PROVE_TESTS:-}" \
+		"test/$1" </dev/null &
+	inner=$!
+	set +m
+	wait "$inner"
+	rc=$? inner=
+	exit $rc
+}
+
+# ---- inner half -------------------------------------------------------------
+
+# PostgreSQL finds its files relative to the program that runs, so a copy of the
+# programs with links to the rest, under the same paths below the work folder, is
+# an installation of its own.
+private_server() {
+	local root="$work/server" dir
+	for dir in --pkglibdir --sharedir; do
+		dir=$("$PG_CONFIG" $dir)
+		mkdir -p "$root$dir" && cp -as "$dir/." "$root$dir/" || return
+	done
+	find "$root" -name 'leaselock*' -prune -exec rm -rf {} +
+	dir=$("$PG_CONFIG" --bindir)
+	mkdir -p "$root$dir" && cp -aL "$dir/." "$root$dir/" || return
+	for dir in --includedir --pkgincludedir --includedir-server --libdir; do
+		dir=$("$PG_CONFIG" $dir)
+		[ -e "$root$dir" ] || { mkdir -p "$root${dir%/*}" && ln -s "$dir" "$root$dir"; } || return
+	done
+	PG_CONFIG="$root$("$PG_CONFIG" --bindir)/pg_config"
+	bindir=$("$PG_CONFIG" --bindir)
+	case $bindir in "$root"/*) ;; *) say "this server's programs cannot be moved" >&2; return 1 ;; esac
+	export PG_CONFIG
+}
+
+# The server's own headers are not ours to warn about, hence -isystem, nor are
+# the parameters that its callbacks prescribe.
+build() {
+	local flags="-Wall -Wextra -Wno-unused-parameter -isystem $("$PG_CONFIG" --includedir-server) ${PG_CFLAGS:-}" clang llvm=
+	[ "${CI:-}" != true ] || flags="$flags -Werror"
+	clang=$(sed -n 's/^CLANG *= *//p' "$(dirname "$("$PG_CONFIG" --pgxs)")/../Makefile.global")
+	command -v "${clang:-none}" >/dev/null || llvm=with_llvm=no
+	make -s $llvm clean checkver && make -s $llvm PG_CFLAGS="$flags" all && make -s $llvm install
+}

@@ -1,0 +1,228 @@
+# A crash loses no acknowledged grant and brings no fence back, although
+# commits are asynchronous; a release may be lost, and then the lease merely
+# runs out.
+
+use strict;
+use warnings FATAL => 'all';
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = PostgreSQL::Test::Cluster->new('crash');
+$node->init;
+
+# Commits stay in the WAL buffers until somebody flushes them: the WAL writer
+# is kept from doing so behind our back.
+$node->append_conf('postgresql.conf', qq{
+synchronous_commit = off
+wal_writer_delay = 10s
+wal_writer_flush_after = 1GB
+full_page_writes = off
+autovacuum = off
+log_statement = none
+});
+$node->start;
+$node->safe_psql('postgres', q{
+CREATE EXTENSION leaselock;
+CREATE TABLE control (round int);
+CREATE TABLE written (round int, fence bigint);
+CHECKPOINT;
+});
+
+# The fields of the one row that a query returns
+sub row
+{
+	my ($sql) = @_;
+	return split /\|/, $node->safe_psql('postgres', $sql), -1;
+}
+
+sub crash
+{
+	$node->stop('immediate');
+	$node->start;
+	return;
+}
+
+# ---------------------------------------------------------------------
+# Grants: a ticket, a named hold, and a grant that commits with a row
+# ---------------------------------------------------------------------
+
+my %newest = (ticket => 0, named => 0, block => 0, open => 0);
+my $round = 0;
+my $lost = 0;
+
+# A fence is above every earlier one of its lock, those included that only a
+# transaction saw which the crash rolled back.
+sub fence_grows
+{
+	my ($lock, $fence, $what) = @_;
+
+	cmp_ok($fence, '>', $newest{$lock}, "$what: the fence grows");
+	$newest{$lock} = $fence;
+	return;
+}
+
+foreach my $kind (qw(ticket named block ticket named block))
+{
+	$round++;
+	my $what = "round $round, $kind";
+
+	# a grant that the crash will roll back, its fence already shown
+	my $open = $node->background_psql('postgres');
+	my $shown = $open->query_safe(
+		"BEGIN; SELECT fence FROM leaselock.lease_acquire('open', 'ghost')");
+	fence_grows('open', $shown, "$what: uncommitted");
+
+	# the grant, acknowledged; the control row is what a crash may take
+	my ($ticket, $fence);
+	my $control = "INSERT INTO control VALUES ($round)";
+	if ($kind eq 'named')
+	{
+		($fence) = row("SELECT leaselock.try_lock('named', 'worker', '1 h');
+			$control");
+	}
+	else
+	{
+		my $acquire = "SELECT ticket, fence
+			FROM leaselock.lease_acquire('$kind', 'worker')";
+		$acquire = "WITH a AS MATERIALIZED ($acquire),
+			w AS (INSERT INTO written SELECT $round, fence FROM a)
+			SELECT ticket, fence FROM a" if $kind eq 'block';
+		($ticket, $fence) = row("$acquire; $control");
+	}
+	crash();
+	$open->quit;
+
+	fence_grows($kind, $fence, $what);
+	my ($kept) = row("SELECT count(*) FROM control WHERE round = $round");
+	note("$what: the control row was " . ($kept ? 'kept' : 'lost'));
+	$lost++ unless $kept;
+
+	if ($kind eq 'named')
+	{
+		is( $node->safe_psql('postgres', q{
+				SELECT fence, owner, lapsed FROM leaselock.lease_peek('named')}),
+			"$fence|worker|f", "$what: the hold is there");
+		is( $node->safe_psql('postgres', q{
+				SELECT leaselock.try_lock('named', 'rival', '1 h') IS NULL}),
+			't', "$what: nobody else gets it");
+		is( $node->safe_psql('postgres', q{
+				SELECT leaselock.try_lock('named', 'worker', '1 h')}),
+			$fence, "$what: it answers with the same fence");
+		is( $node->safe_psql('postgres', q{
+				SELECT leaselock.release_lock('named', 'worker')}),
+			't', "$what: it is released");
+	}
+	else
+	{
+		is( $node->safe_psql('postgres', qq{
+				SELECT state, fence, owner, depth FROM leaselock.lease_get('$ticket')}),
+			"held|$fence|worker|1", "$what: the ticket is held");
+		is( $node->safe_psql('postgres', qq{
+				SELECT fence, owner, depth, lapsed FROM leaselock.lease_peek('$kind')}),
+			"$fence|worker|1|f", "$what: so is the lock");
+		is( $node->safe_psql('postgres', qq{
+				SELECT state, ticket IS NULL, holder
+				FROM leaselock.lease_acquire('$kind', 'rival')}),
+			'contended|t|worker', "$what: nobody else gets it");
+		is( $node->safe_psql('postgres', qq{
+				SELECT fence FROM written WHERE round = $round}),
+			$fence, "$what: so is the row of its transaction")
+			if $kind eq 'block';
+		is( $node->safe_psql('postgres', qq{
+				SELECT state FROM leaselock.lease_release('$ticket')}),
+			'released', "$what: it is released");
+	}
+
+	# the rolled-back grant left no trace but its number
+	is( $node->safe_psql('postgres',
+			q{SELECT count(*) FROM leaselock.lease_peek('open')}),
+		'0', "$what: the uncommitted grant is gone");
+	my ($again, $state, $next) = row(
+		q{SELECT ticket, state, fence FROM leaselock.lease_acquire('open', 'next')});
+	is($state, 'held', "$what: its lock is free");
+	fence_grows('open', $next, "$what: after the uncommitted one");
+	row("SELECT leaselock.lease_release('$again')");
+}
+
+cmp_ok($lost, '>', 0, 'the crashes did lose asynchronous commits');
+
+# ---------------------------------------------------------------------
+# Releases: lost or kept, never half
+# ---------------------------------------------------------------------
+
+foreach my $commit (qw(off on off on))
+{
+	$round++;
+	my $name = "release-$round";
+	my $what = "round $round, release with synchronous_commit = $commit";
+
+	my ($ticket, $fence) = row(qq{
+		SELECT ticket, fence FROM leaselock.lease_acquire('$name', 'worker')});
+	is( $node->safe_psql('postgres', qq{
+			SET synchronous_commit = $commit;
+			SELECT state FROM leaselock.lease_release('$ticket')}),
+		'released', $what);
+	crash();
+
+	my ($state) = row("SELECT state FROM leaselock.lease_get('$ticket')");
+	like($state, qr/^(held|released)$/, "$what: lost or kept");
+	note("$what: the ticket is $state");
+
+	if ($state eq 'held')
+	{
+		is( $node->safe_psql('postgres', qq{
+				SELECT fence, owner, depth, lapsed FROM leaselock.lease_peek('$name')}),
+			"$fence|worker|1|f", "$what: lost, the lock is held as before");
+		is( $node->safe_psql('postgres', qq{
+				SELECT state FROM leaselock.lease_acquire('$name', 'rival')}),
+			'contended', "$what: lost, nobody else gets it");
+		my ($taken, $newer) = row(qq{
+			LOAD 'leaselock'; SET leaselock.clock_offset = '61 s';
+			SELECT state, fence FROM leaselock.lease_acquire('$name', 'rival')});
+		is($taken, 'held', "$what: lost, the lease runs out");
+		cmp_ok($newer, '>', $fence, "$what: lost, the next fence is above");
+	}
+	else
+	{
+		is( $node->safe_psql('postgres',
+				"SELECT count(*) FROM leaselock.lease_peek('$name')"),
+			'0', "$what: kept, the lock is free");
+		my ($taken, $newer) = row(qq{
+			SELECT state, fence FROM leaselock.lease_acquire('$name', 'rival')});
+		is($taken, 'held', "$what: kept, the lock can be had");
+		cmp_ok($newer, '>', $fence, "$what: kept, the next fence is above");
+	}
+	is( $node->safe_psql('postgres', qq{
+			LOAD 'leaselock'; SET leaselock.clock_offset = '61 s';
+			SELECT leaselock.fence_check('$name', $fence, allow_lapsed => true)}),
+		'f', "$what: the old fence is stale");
+}
+
+# A release must not take the durability of its transaction's other writes
+# away, whichever came first.
+foreach my $order ('write, release', 'release, write')
+{
+	$round++;
+	my $what = "$order in one synchronous transaction";
+	my ($ticket, $fence) = row(qq{
+		SELECT ticket, fence FROM leaselock.lease_acquire('both-$round', 'worker')});
+	my $write = "INSERT INTO written VALUES ($round, $fence)";
+	my $release = "SELECT FROM leaselock.lease_release('$ticket')";
+	row("SET synchronous_commit = on; BEGIN; "
+		. ($order =~ /^write/ ? "$write; $release" : "$release; $write")
+		. '; COMMIT');
+	crash();
+
+	is( $node->safe_psql('postgres',
+			"SELECT count(*) FROM written WHERE round = $round"),
+		'1', "$what: the row is there");
+	is( $node->safe_psql('postgres',
+			"SELECT state FROM leaselock.lease_get('$ticket')"),
+		'released', "$what: and the release");
+}
+
+$node->stop;
+
+done_testing();

@@ -1,0 +1,305 @@
+# Many clients on one lock: one of them holds it, the others are told so, and
+# nobody meets an error.
+
+use strict;
+use warnings FATAL => 'all';
+
+use IPC::Run;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = PostgreSQL::Test::Cluster->new('contention');
+$node->init;
+$node->append_conf('postgresql.conf', qq{
+max_connections = 250
+autovacuum = off
+log_statement = none
+log_line_prefix = '%m [%p] %e %q%a '
+leaselock.lock_timeout = '5min'
+});
+$node->start;
+$node->safe_psql('postgres', q{
+CREATE EXTENSION leaselock;
+CREATE TABLE outcome (name text, client int, fence bigint);
+CREATE TABLE seed (n int);
+INSERT INTO seed VALUES (1);
+});
+
+my $scripts = PostgreSQL::Test::Utils::tempdir();
+
+# Starts pgbench in the background; finish() it, or kill_kill() it
+sub start_pgbench
+{
+	my ($options, %files) = @_;
+	my @command = (
+		'pgbench', '-n', '-h', $node->host, '-p', $node->port,
+		split(' ', $options));
+
+	foreach my $file (sort keys %files)
+	{
+		my $path = "$scripts/$file";
+		unlink $path;
+		append_to_file($path, $files{$file});
+		push @command, '-f', $path;
+	}
+	my $client = { in => '', out => '', err => '' };
+	$client->{run} = IPC::Run::start([ @command, 'postgres' ],
+		'<', \$client->{in}, '>', \$client->{out}, '2>', \$client->{err},
+		IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
+	return $client;
+}
+
+# The errors that the server has logged since the given offset
+sub logged_errors
+{
+	my ($offset) = @_;
+	return grep { / (?:ERROR|FATAL|PANIC):/ }
+	  split /\n/, slurp_file($node->logfile, $offset);
+}
+
+# ---------------------------------------------------------------------
+# 200 first acquires of a name that nobody has used, all at once
+# ---------------------------------------------------------------------
+
+my $gate = $node->background_psql('postgres');
+
+foreach my $case (
+	[ 'ticket', 'read committed', q{SELECT fence FROM
+		leaselock.lease_acquire('fresh ticket', 'client ' || :client_id)} ],
+	[ 'snapshot', 'serializable', q{SELECT fence FROM
+		leaselock.lease_acquire('fresh snapshot', 'client ' || :client_id)} ],
+	[ 'named', 'read committed', q{SELECT
+		leaselock.try_lock('fresh named', 'client ' || :client_id, '1 min')} ])
+{
+	my ($name, $isolation, $acquire) = @$case;
+	my $what = "200 first acquires ($name, $isolation)";
+	my $offset = -s $node->logfile;
+
+	# They all stop at the gate, with a snapshot where the isolation level
+	# keeps one, and pass it together.
+	$gate->query_safe('SELECT pg_advisory_lock(1)');
+	my $clients = start_pgbench(
+		'-c 200 -j 2 -t 1',
+		"first_$name" => qq{
+BEGIN ISOLATION LEVEL $isolation;
+SELECT count(*) FROM seed;
+SELECT pg_advisory_xact_lock_shared(1);
+INSERT INTO outcome SELECT '$name', :client_id, ($acquire);
+COMMIT;
+});
+	ok( $node->poll_query_until('postgres', q{
+			SELECT count(*) = 200 FROM pg_locks
+			WHERE locktype = 'advisory' AND objid = 1 AND objsubid = 1
+			AND NOT granted}),
+		"$what: all are at the gate");
+	$gate->query_safe('SELECT pg_advisory_unlock(1)');
+	ok($clients->{run}->finish, "$what: all clients end well")
+	  or diag($clients->{err});
+
+	is( $node->safe_psql('postgres', qq{
+			SELECT count(*), count(fence) FROM outcome WHERE name = '$name'}),
+		'200|1', "$what: one holds it");
+	is( $node->safe_psql('postgres', qq{
+			SELECT owner = 'client ' || client, s.fence = o.fence
+			FROM leaselock.lease_peek('fresh $name') s, outcome o
+			WHERE o.name = '$name' AND o.fence IS NOT NULL}),
+		't|t', "$what: and that one is the holder");
+	is_deeply([ logged_errors($offset) ],
+		[], "$what: no error in the server log");
+}
+$gate->quit;
+
+# ---------------------------------------------------------------------
+# Eight clients on one lock, whose transactions keep their snapshot
+# ---------------------------------------------------------------------
+
+# Every client draws a number when it has been told that it holds the lock,
+# and another before it gives it back: the stretches between the two must not
+# overlap.  The journal is only appended to, so that a serialization failure
+# can come from nowhere but the lock.
+my $steps = q{
+SELECT (state = 'held')::int AS held, coalesce(fence, 0) AS fence,
+	coalesce(ticket::text, '') AS ticket
+	FROM leaselock.lease_acquire('one', 'client :client_id') \gset
+\if :held
+INSERT INTO journal (what, client, fence) VALUES ('enter', :client_id, :fence);
+SELECT 1 / (state = 'held')::int FROM leaselock.lease_renew(':ticket');
+SELECT 1 / (state = 'held')::int FROM leaselock.lease_get(':ticket');
+};
+my $release = q{
+INSERT INTO journal (what, client, fence) VALUES ('leave', :client_id, :fence);
+SELECT 1 / (state = 'released')::int FROM leaselock.lease_release(':ticket');
+\endif
+};
+my $apart = $steps . q{
+BEGIN;
+SELECT 1 / leaselock.fence_check('one', :fence)::int;
+INSERT INTO journal (what, client, fence) VALUES ('write', :client_id, :fence);
+COMMIT;
+} . $release;
+my $together = "BEGIN;\nSELECT count(*) FROM seed;\n$steps$release\nCOMMIT;\n";
+my $named = q{
+BEGIN;
+SELECT count(*) FROM seed;
+SELECT coalesce(leaselock.try_lock('one', 'client :client_id', '1 min'), 0) AS fence \gset
+\if :fence > 0
+INSERT INTO journal (what, client, fence) VALUES ('enter', :client_id, :fence);
+SELECT 1 / leaselock.renew_lock('one', 'client :client_id', '1 min')::int;
+INSERT INTO journal (what, client, fence) VALUES ('leave', :client_id, :fence);
+SELECT 1 / leaselock.release_lock('one', 'client :client_id')::int;
+\endif
+COMMIT;
+};
+
+foreach my $isolation ('serializable', 'repeatable read')
+{
+	my $offset = -s $node->logfile;
+	my $level = $isolation =~ s/ /\\ /r;
+
+	$node->safe_psql('postgres', q{
+		DROP TABLE IF EXISTS journal;
+		CREATE TABLE journal (tick bigserial, what text, client int, fence bigint)});
+	{
+		local $ENV{PGOPTIONS} = "-c default_transaction_isolation=$level";
+		$node->pgbench(
+			'-n -c 8 -j 2 -t 250 --max-tries=1',
+			0,
+			[
+				qr/processed: 2000\/2000/,
+				qr/number of failed transactions: 0 /
+			],
+			[qr/^$/],
+			"eight clients, $isolation",
+			{
+				"apart_" . substr($isolation, 0, 3) => $apart,
+				"together_" . substr($isolation, 0, 3) => $together,
+				"named_" . substr($isolation, 0, 3) => $named
+			});
+	}
+	is_deeply([ logged_errors($offset) ],
+		[], "eight clients, $isolation: no error in the server log");
+
+	# one row per stretch
+	$node->safe_psql('postgres', q{
+		DROP TABLE IF EXISTS stretch;
+		CREATE TABLE stretch AS
+			SELECT fence, min(tick) FILTER (WHERE what = 'enter') AS enter,
+				max(tick) FILTER (WHERE what = 'leave') AS leave,
+				count(*) FILTER (WHERE what = 'enter') AS enters,
+				count(*) FILTER (WHERE what = 'leave') AS leaves,
+				max(tick) FILTER (WHERE what = 'write') AS write,
+				count(DISTINCT client) AS clients
+			FROM journal GROUP BY fence});
+	my ($stretches, $clients) = split /\|/, $node->safe_psql('postgres',
+		'SELECT count(*), (SELECT count(DISTINCT client) FROM journal) FROM stretch');
+	note("eight clients, $isolation: $stretches grants, to $clients clients");
+	cmp_ok($stretches, '>=', 8, "eight clients, $isolation: grants were made");
+	is( $node->safe_psql('postgres', q{
+			SELECT count(*) FROM stretch WHERE enters <> 1 OR leaves <> 1
+				OR clients <> 1 OR write NOT BETWEEN enter AND leave}),
+		'0', "eight clients, $isolation: every fence belongs to one grant");
+	is( $node->safe_psql('postgres', q{
+			SELECT count(*) FROM (SELECT enter, lag(leave) OVER (ORDER BY enter) AS before
+				FROM stretch) s WHERE before > enter}),
+		'0', "eight clients, $isolation: no two held the lock at a time");
+	is( $node->safe_psql('postgres', q{
+			SELECT count(*) FROM (SELECT fence, lag(fence) OVER (ORDER BY enter) AS before
+				FROM stretch) s WHERE before >= fence}),
+		'0', "eight clients, $isolation: fences grew");
+	is( $node->safe_psql('postgres',
+			q{SELECT count(*) FROM leaselock.lease_peek('one')}),
+		'0', "eight clients, $isolation: the lock is free in the end");
+}
+
+# ---------------------------------------------------------------------
+# A lapsed lock is taken over although 32 clients of the old holder go on
+# renewing and committing
+# ---------------------------------------------------------------------
+
+$node->safe_psql('postgres', q{
+CREATE TABLE renewed (state text);
+CREATE TABLE written (passed boolean);
+CREATE TABLE taken (owner text, fence bigint);
+});
+my ($ticket, $fence) = split /\|/, $node->safe_psql('postgres',
+	q{SELECT ticket, fence FROM leaselock.lease_acquire('busy', 'holder')});
+my $offset = -s $node->logfile;
+
+my $committer = qq{
+INSERT INTO renewed SELECT state FROM leaselock.lease_renew('$ticket');
+BEGIN;
+INSERT INTO written VALUES
+	(leaselock.fence_check('busy', $fence, allow_lapsed => %s));
+COMMIT;
+};
+my $taker = q{
+INSERT INTO taken SELECT owner, fence
+	FROM leaselock.lease_acquire('busy', 'taker :client_id') WHERE state = 'held';
+};
+
+# An old snapshot keeps the space of old row versions from being reused, so
+# that the lock's row moves from page to page while all these look for it.
+my $old = $node->background_psql('postgres');
+$old->query_safe(
+	'BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM seed');
+
+# they go on until they are stopped below
+my $committers;
+{
+	local $ENV{PGAPPNAME} = 'committers';
+	$committers = start_pgbench(
+		'-c 32 -j 2 -t 10000000',
+		strict => sprintf($committer, 'false'),
+		lapsed => sprintf($committer, 'true'));
+}
+ok( $node->poll_query_until('postgres',
+		'SELECT count(*) >= 1600 FROM written'),
+	'32 committers write');
+
+$node->pgbench('-n -c 4 -j 1 -t 100', 0, [qr/processed: 400\/400/], [qr/^$/],
+	'takers try while the lease lasts',
+	{ taker_early => $taker });
+is($node->safe_psql('postgres', 'SELECT count(*) FROM taken'),
+	'0', 'nobody takes a lock whose holder renews it');
+is( $node->safe_psql('postgres', q{
+		SELECT (SELECT count(*) FROM renewed WHERE state <> 'held'),
+			(SELECT count(*) FROM written WHERE NOT passed)}),
+	'0|0', 'and the holder is never told that it has lost it');
+is_deeply([ logged_errors($offset) ],
+	[], 'no error in the server log before the lease lapses');
+$old->quit;
+
+# the server's clock goes on by more than any lease
+$node->append_conf('postgresql.conf', "leaselock.clock_offset = '301 s'");
+$node->reload;
+ok( $node->poll_query_until('postgres', q{
+		SELECT current_setting('leaselock.clock_offset', true) IS NOT NULL}),
+	'the clock has moved');
+
+$node->pgbench('-n -c 4 -j 1 -t 500', 0, [qr/processed: 2000\/2000/], [qr/^$/],
+	'takers try after the lease has lapsed',
+	{ taker_late => $taker });
+note('calls that got the lock: '
+	  . $node->safe_psql('postgres', 'SELECT count(*) FROM taken'));
+ok($committers->{run}->pumpable, 'the committers were at it all the time');
+is( $node->safe_psql('postgres', qq{
+		SELECT count(DISTINCT owner), count(DISTINCT fence), min(fence) > $fence
+		FROM taken}),
+	'1|1|t', 'one taker has got the lock, with a greater fence');
+is( $node->safe_psql('postgres', qq{
+		SELECT leaselock.fence_check('busy', $fence, allow_lapsed => true)}),
+	'f', 'the old fence is stale');
+
+is_deeply([ grep { !/ LS001 committers ERROR:/ } logged_errors($offset) ],
+	[], 'no error in the server log but stale fences of the committers');
+
+$committers->{run}->kill_kill;
+ok( $node->poll_query_until('postgres', q{
+		SELECT count(*) = 0 FROM pg_stat_activity
+		WHERE application_name = 'committers'}),
+	'the committers are gone');
+
+$node->stop;
+
+done_testing();
