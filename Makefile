@@ -29,11 +29,18 @@ OBJS = \
 	src/clock.o \
 	src/locktag.o \
 	src/store.o \
+	src/grant.o \
 	src/lease.o \
+	src/hold.o \
+	src/queue.o \
+	src/deadlock.o \
+	src/wait.o \
+	src/wait_api.o \
 	src/fence.o \
 	src/ticket_api.o \
 	src/lock_api.o \
-	src/status_api.o
+	src/status_api.o \
+	src/guard.o
 
 PG_CPPFLAGS = -DLEASELOCK_VERSION='"$(EXTVERSION)"'
 

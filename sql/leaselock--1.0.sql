@@ -13,6 +13,7 @@ COMMENT ON SCHEMA leaselock IS 'lease locks with fencing';
 -- Storage.  Closed to everybody: the functions read and write as the owner
 -- of these tables.  Nothing but the functions may write them, because their
 -- order is kept by heavyweight locks that a plain statement does not take.
+-- They are heap tables because the functions read them without the executor.
 -- ----------------------------------------------------------------------
 
 -- Tells this installation from one that a dump was taken of.  It is not
@@ -20,7 +21,7 @@ COMMENT ON SCHEMA leaselock IS 'lease locks with fencing';
 -- ours, while pg_upgrade and physical copies keep it.
 CREATE TABLE leaselock.installation (
 	id uuid NOT NULL
-);
+) USING heap;
 INSERT INTO leaselock.installation VALUES (pg_catalog.gen_random_uuid());
 
 -- A row per lock.  Its only key is (scope, name), so that every change of a
@@ -49,7 +50,7 @@ CREATE TABLE leaselock.locks (
 	expires_at timestamptz,
 	hold_expires_at timestamptz,
 	CONSTRAINT locks_pkey PRIMARY KEY (scope, name)
-) WITH (
+) USING heap WITH (
 	fillfactor = 50,
 	autovacuum_vacuum_scale_factor = 0,
 	autovacuum_vacuum_threshold = 500,
@@ -65,7 +66,10 @@ CREATE TABLE leaselock.locks (
 --   waiting      whether the ticket stands in the queue, by what is stored
 --   state        by what is stored; the clock's part is computed on reading
 --   lease_us     length of the lease, last asked for, in microseconds
---   alive_until  a polling waiter must be heard from before this
+--   alive_until  a polling waiter must be heard from before this; NULL while
+--                a backend waits in lease_wait, which shows that it is alive
+--                by its liveness lock
+--   waiter_pid   the backend that waits in lease_wait, to be woken
 --   claimed      false: promoted, and nobody has asked for it yet
 --   ended_at     when the ticket was ended, by what is stored
 CREATE TABLE leaselock.tickets (
@@ -84,10 +88,11 @@ CREATE TABLE leaselock.tickets (
 	expires_at timestamptz,
 	wait_until timestamptz,
 	alive_until timestamptz,
+	waiter_pid integer,
 	claimed boolean NOT NULL,
 	ended_at timestamptz,
 	CONSTRAINT tickets_pkey PRIMARY KEY (scope, name, request_id)
-) WITH (
+) USING heap WITH (
 	fillfactor = 80,
 	autovacuum_vacuum_scale_factor = 0,
 	autovacuum_vacuum_threshold = 500,
@@ -97,12 +102,24 @@ CREATE INDEX tickets_ticket ON leaselock.tickets (ticket);
 CREATE INDEX tickets_place ON leaselock.tickets (scope, name, place);
 CREATE INDEX tickets_owner ON leaselock.tickets (owner, role, waiting);
 
+-- Which identity somebody found in his way when he queued for a lock: what a
+-- search for cycles starts from.  Only a hint: whoever reads a row checks that
+-- the identity holds the lock now.  No key, so that nobody waits in an index;
+-- a duplicate does no harm.
+CREATE TABLE leaselock.blockers (
+	role oid NOT NULL,
+	owner text COLLATE "C" NOT NULL,
+	scope text COLLATE "C" NOT NULL,
+	name text COLLATE "C" NOT NULL
+) USING heap;
+CREATE INDEX blockers_owner ON leaselock.blockers (owner, role);
+
 -- The floor of all future fences: none is given at or below it.  It has no
 -- row until it is first raised, for a row that the script inserted would
 -- collide with the one that a dump carries.
 CREATE TABLE leaselock.floor (
 	fence bigint NOT NULL
-);
+) USING heap;
 
 -- Dumps carry the last fences and the floor, so that fences go on growing in
 -- a restored database.  Leases do not survive a restore, so tickets are left
@@ -111,7 +128,7 @@ SELECT pg_catalog.pg_extension_config_dump('leaselock.locks', '');
 SELECT pg_catalog.pg_extension_config_dump('leaselock.floor', '');
 
 REVOKE ALL ON leaselock.installation, leaselock.locks, leaselock.tickets,
-	leaselock.floor FROM PUBLIC;
+	leaselock.blockers, leaselock.floor FROM PUBLIC;
 
 -- ----------------------------------------------------------------------
 -- Tickets
@@ -154,14 +171,15 @@ COMMENT ON TYPE leaselock.lease_ticket IS
 --	            the first call made; NULL: every call is a new acquisition
 --
 -- Returns:
---	state held (with fence, expires_at, depth) or contended (no ticket);
---	for a request id that is known: the ticket in its present state.
+--	state held (with fence, expires_at, depth), waiting (with position),
+--	contended or deadlock (both without a ticket); for a request id that is
+--	known: the ticket in its present state.
 --
 -- Errors:
 --	22023, 22004  an argument is out of its bounds, or NULL
 --	LS002         the request id belongs to another identity
+--	53400         too many waiters for this lock (leaselock.max_waiters)
 --	25006         read-only transaction or standby
---	55P03         busy for longer than leaselock.lock_timeout
 --
 -- Tables: reads and writes leaselock.locks, leaselock.tickets
 -- ----------------------------------------------------------------------
@@ -181,7 +199,9 @@ COMMENT ON FUNCTION leaselock.lease_acquire(text, text, interval, interval, text
 -- ----------------------------------------------------------------------
 -- Function: leaselock.lease_get(1)
 --
---	Answers with the present state of a ticket.
+--	Answers with the present state of a ticket.  For a waiting ticket the call
+--	is its sign of life, and takes its turn if that has come; for a promoted
+--	one the first call starts the full lease.
 --
 -- Parameters:
 --	ticket  the ticket's uuid
@@ -193,8 +213,9 @@ COMMENT ON FUNCTION leaselock.lease_acquire(text, text, interval, interval, text
 --	22004  NULL
 --	42501  the caller is not a member of the role that acquired the ticket
 --	25006  read-only transaction or standby
+--	55P03  busy for longer than leaselock.lock_timeout
 --
--- Tables: reads leaselock.locks, leaselock.tickets
+-- Tables: reads and writes leaselock.locks, leaselock.tickets
 -- ----------------------------------------------------------------------
 CREATE FUNCTION leaselock.lease_get(ticket uuid)
 RETURNS leaselock.lease_ticket
@@ -235,13 +256,15 @@ COMMENT ON FUNCTION leaselock.lease_renew(uuid, interval) IS
 -- ----------------------------------------------------------------------
 -- Function: leaselock.lease_release(1)
 --
---	Gives a ticket back.  The grant ends with its last ticket.
+--	Gives a ticket back, or cancels its wait.  The grant ends with its last
+--	ticket, and the first waiter is promoted.
 --
 -- Parameters:
 --	ticket  the ticket's uuid
 --
 -- Returns:
---	the ticket: released if it was held; otherwise unchanged, in its state.
+--	the ticket: released if it was held, cancelled if it waited; otherwise
+--	unchanged, in its state.
 --
 -- Errors:
 --	22004  NULL
@@ -286,6 +309,75 @@ COMMENT ON FUNCTION leaselock.lease_release_all(text, text) IS
 	'give back every live ticket of the current role and the given owner';
 
 -- ----------------------------------------------------------------------
+-- Procedure: leaselock.lease_wait(5)
+--
+--	Waits for a ticket's turn: in a series of short transactions, without a
+--	snapshot or a transaction id while it sleeps.  Several sessions may wait
+--	for one ticket; each counts as its sign of life for as long as it waits.
+--
+-- Parameters:
+--	ticket      the ticket's uuid
+--	timeout     how long to wait at the most, 0 or more; NULL: until the
+--	            ticket's own wait is over
+--	state       (out) the ticket's state: waiting if the timeout came first,
+--	            and the ticket stays queued
+--	fence       (out) if held: its fence
+--	expires_at  (out) if held: when the lease runs out
+--
+-- Errors:
+--	22023, 22004  timeout is out of its bounds, ticket is NULL
+--	42501         the caller is not a member of the role that acquired the
+--	              ticket
+--	25006         read-only transaction or standby
+--	2D000         it cannot commit here: transaction block, function,
+--	              exception block, pipeline
+--
+-- Tables: reads and writes leaselock.locks, leaselock.tickets
+-- ----------------------------------------------------------------------
+CREATE PROCEDURE leaselock.lease_wait(
+	ticket uuid,
+	timeout interval DEFAULT NULL,
+	INOUT state text DEFAULT NULL,
+	INOUT fence bigint DEFAULT NULL,
+	INOUT expires_at timestamptz DEFAULT NULL)
+AS 'MODULE_PATHNAME', 'leaselock_lease_wait'
+LANGUAGE C;
+COMMENT ON PROCEDURE leaselock.lease_wait(uuid, interval, text, bigint, timestamptz) IS
+	'wait for a ticket''s turn';
+
+-- ----------------------------------------------------------------------
+-- Procedure: leaselock.lease_acquire_wait(10)
+--
+--	lease_acquire and lease_wait in one: acquires the lock, and waits for its
+--	turn if need be.  If the wait is ended by a cancel, a time-out or the
+--	loss of the client, the ticket is cancelled.
+--
+-- Parameters:
+--	name to request_id  as for lease_acquire
+--	ticket, state, fence, expires_at  (out) the ticket
+--
+-- Errors: as for lease_acquire and lease_wait, and
+--	53400  too many waiters for this lock (leaselock.max_waiters)
+--
+-- Tables: reads and writes leaselock.locks, leaselock.tickets
+-- ----------------------------------------------------------------------
+CREATE PROCEDURE leaselock.lease_acquire_wait(
+	name text,
+	owner text,
+	lease interval DEFAULT '60 s',
+	wait interval DEFAULT '30 s',
+	scope text DEFAULT 'public',
+	request_id uuid DEFAULT NULL,
+	INOUT ticket uuid DEFAULT NULL,
+	INOUT state text DEFAULT NULL,
+	INOUT fence bigint DEFAULT NULL,
+	INOUT expires_at timestamptz DEFAULT NULL)
+AS 'MODULE_PATHNAME', 'leaselock_lease_acquire_wait'
+LANGUAGE C;
+COMMENT ON PROCEDURE leaselock.lease_acquire_wait(text, text, interval, interval, text, uuid, uuid, text, bigint, timestamptz) IS
+	'acquire a lease lock, waiting for a turn';
+
+-- ----------------------------------------------------------------------
 -- Named locks: a yes or no, and no ticket
 -- ----------------------------------------------------------------------
 
@@ -328,7 +420,8 @@ COMMENT ON FUNCTION leaselock.try_lock(text, text, interval, text) IS
 -- Parameters: as for try_lock
 --
 -- Returns:
---	true if the hold was there to renew, false once it is lost.
+--	true if the hold was there to renew, false once it is lost: somebody took
+--	over, or it lapsed and somebody waits.
 --
 -- Errors:
 --	22023, 22004  an argument is out of its bounds, or NULL

@@ -25,6 +25,8 @@
 
 #define MAX_TEXT_BYTES	255
 
+#define MAX_TIMEOUT_US	(INT64CONST(36500) * USECS_PER_DAY)
+
 /* How much of a refused value an error shows. */
 #define SHOWN_BYTES		64
 
@@ -68,19 +70,10 @@ reject_text(const char *argname, const char *problem, char *detail)
 					 MAX_TEXT_BYTES)));
 }
 
-/* Text rules of scope, name and owner. */
-char *
-argument_text(FunctionCallInfo fcinfo, int argno, const char *argname)
+/* Text rules of scope, name and owner.  The value ends with a zero byte. */
+void
+check_text(const char *value, int len, const char *argname)
 {
-	text	   *datum;
-	char	   *value;
-	int			len;
-
-	require_not_null(fcinfo, argno, argname);
-	datum = PG_GETARG_TEXT_PP(argno);
-	len = VARSIZE_ANY_EXHDR(datum);
-	value = text_to_cstring(datum);
-
 	if (len == 0)
 		reject_text(argname, "must not be empty",
 					psprintf("It has 0 bytes, and must have 1 to %d.",
@@ -102,6 +95,18 @@ argument_text(FunctionCallInfo fcinfo, int argno, const char *argname)
 		reject_text(argname, "must not begin or end with white space",
 					psprintf("The value is \"%s\".",
 							 shown_value(value, len)));
+}
+
+char *
+argument_text(FunctionCallInfo fcinfo, int argno, const char *argname)
+{
+	text	   *datum;
+	char	   *value;
+
+	require_not_null(fcinfo, argno, argname);
+	datum = PG_GETARG_TEXT_PP(argno);
+	value = text_to_cstring(datum);
+	check_text(value, VARSIZE_ANY_EXHDR(datum), argname);
 	return value;
 }
 
@@ -195,6 +200,13 @@ argument_wait(FunctionCallInfo fcinfo, int argno, const char *argname)
 {
 	return argument_length(fcinfo, argno, argname,
 						   0, leaselock_max_wait * INT64CONST(1000));
+}
+
+/* Of lease_wait, which the ticket's own wait bounds as well. */
+int64
+argument_timeout(FunctionCallInfo fcinfo, int argno, const char *argname)
+{
+	return argument_length(fcinfo, argno, argname, 0, MAX_TIMEOUT_US);
 }
 
 int64

@@ -12,7 +12,9 @@
 #define LEASELOCK_COMPAT_H
 
 #include "storage/lock.h"
+#include "storage/proc.h"
 #include "utils/timestamp.h"
+#include "utils/wait_event.h"
 
 /* 17 added the third argument. */
 static inline bool
@@ -34,6 +36,38 @@ IntervalIsInfiniteCompat(const Interval *interval)
 #else
 	(void) interval;
 	return false;
+#endif
+}
+
+/*
+ * The server's, from libpq/libpq.h.  That header needs those of GSSAPI if the
+ * server was built with it, which nothing else here does.
+ */
+extern bool pq_check_connection(void);
+
+/* 17 added a limit to the length of a transaction, in ms, 0: none. */
+static inline int
+TransactionTimeoutCompat(void)
+{
+#if PG_VERSION_NUM >= 170000
+	return TransactionTimeout;
+#else
+	return 0;
+#endif
+}
+
+/* 17 added names for the wait events of extensions. */
+static inline uint32
+LeaseWaitEventCompat(void)
+{
+#if PG_VERSION_NUM >= 170000
+	static uint32 event = 0;
+
+	if (event == 0)
+		event = WaitEventExtensionNew("LeaseWait");
+	return event;
+#else
+	return PG_WAIT_EXTENSION;
 #endif
 }
 

@@ -204,7 +204,7 @@ check_fence(const LockKey *key, int64 fence, bool allow_lapsed,
 		(allow_lapsed || clock_read(NO_TIME) < pending->live_until))
 		return FENCE_CURRENT;
 
-	store_find_lock(key, lock);
+	store_load_lock(key, lock);
 	now = clock_read(lock->changed_at);
 	verdict = judge_fence(lock, fence, now);
 	if (verdict == FENCE_LAPSED && allow_lapsed)
@@ -275,6 +275,36 @@ fence_assert(const LockKey *key, int64 fence, bool allow_lapsed)
 
 	if (verdict != FENCE_CURRENT)
 		report_stale_fence(key, fence, verdict, lock.fence);
+}
+
+/*
+ * Raises LS003 unless this transaction has checked a fence of the lock, and
+ * has not ended that grant itself since.
+ */
+void
+fence_require_check(const LockKey *key)
+{
+	HASH_SEQ_STATUS scan;
+	PendingFence *pending;
+
+	if (pending_fences != NULL)
+	{
+		hash_seq_init(&scan, pending_fences);
+		while ((pending = hash_seq_search(&scan)) != NULL)
+		{
+			if (pending->settled_by == InvalidSubTransactionId &&
+				compare_lock_keys(&pending->key.lock, key) == 0)
+			{
+				hash_seq_term(&scan);
+				return;
+			}
+		}
+	}
+	ereport(ERROR,
+			(errcode(ERRCODE_FENCE_NOT_CHECKED),
+			 errmsg("transaction has not checked its fence for lock \"%s\" in scope \"%s\"",
+					key->name, key->scope),
+			 errhint("Call leaselock.fence_assert() with the fence of your grant first, in the same transaction.")));
 }
 
 /* ----------------------------------------------------------------------

@@ -49,6 +49,17 @@ require_ticket_role(const LeaseTicket *ticket)
 }
 
 /*
+ * Whether the caller is a member of the ticket's role, not counting that a
+ * superuser may act for everybody.
+ */
+bool
+owns_ticket(const LeaseTicket *ticket)
+{
+	return !superuser() ||
+		is_member_of_role_nosuper(GetUserId(), ticket->who.role);
+}
+
+/*
  * Raises 25006 on a standby and in a read-only transaction, 25000 in a
  * parallel worker, before anything is locked.
  */

@@ -1,14 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * lease.c
- *	  The rules: who gets a lock, how long it lasts, how it ends.
- *
- * A grant is what a lock's row says: a holder, a fence, and the latest expiry
- * of its tickets and of its named hold.  It is live while one of these has
- * not run out.  A lapse is never written: the row keeps the last holder until
- * the next grant, a release or a break, and every reader judges it by the
- * clock.  What is written in a ticket is likewise judged against the row of
- * its lock (ticket_state).
+ *	  Tickets: acquired, looked at, renewed and released.
  *
  * Every call has the same course: look without a lock, and answer if that
  * settles it; take the name tag in the mode that the intended change needs;
@@ -20,105 +13,7 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
-#include "utils/fmgroids.h"
-#include "utils/fmgrprotos.h"
-#include "utils/uuid.h"
-
 #include "leaselock.h"
-
-/* One call's view of one lock. */
-typedef struct Call
-{
-	TagSet		tags;
-	LeaseLock	lock;
-	TimestampTz now;
-} Call;
-
-/* ----------------------------------------------------------------------
- * Judging
- * ----------------------------------------------------------------------
- */
-
-/* Whether somebody holds the lock at that time. */
-bool
-grant_is_live(const LeaseLock *lock, TimestampTz now)
-{
-	return OidIsValid(lock->holder.role) &&
-		(lock->expires_at > now || lock->hold_expires_at > now);
-}
-
-/*
- * How many live claims a grant has: its unlapsed tickets, and one for its
- * unlapsed named hold.
- */
-int
-grant_depth(const LeaseLock *lock, TimestampTz now)
-{
-	int			depth = lock->hold_expires_at > now ? 1 : 0;
-	ListCell   *cell;
-
-	if (lock->expires_at <= now)
-		return depth;
-	if (lock->tickets == 1)
-		return depth + 1;
-	foreach(cell, store_list_grant(&lock->key, lock->fence))
-	{
-		LeaseTicket *ticket = (LeaseTicket *) lfirst(cell);
-
-		if (ticket_state(ticket, lock, now) == LEASE_HELD)
-			depth++;
-	}
-	return depth;
-}
-
-/* The state of a ticket by the clock, given the row of its lock. */
-LeaseState
-ticket_state(const LeaseTicket *ticket, const LeaseLock *lock,
-			 TimestampTz now)
-{
-	if (ticket->state != LEASE_HELD)
-		return ticket->state;
-	if (same_identity(&ticket->who, &lock->holder) &&
-		ticket->fence == lock->fence && ticket->expires_at > now)
-		return LEASE_HELD;
-	return LEASE_EXPIRED;
-}
-
-static bool
-same_ticket(const LeaseTicket *a, const LeaseTicket *b)
-{
-	return memcmp(&a->ticket, &b->ticket, sizeof(pg_uuid_t)) == 0;
-}
-
-/* Loads a lock under its name tag, and reads the clock. */
-static void
-load_call(Call *call, const LockKey *key)
-{
-	store_load_lock(key, &call->lock);
-	call->now = clock_read(call->lock.changed_at);
-}
-
-/*
- * Judges a ticket without a tag.  The lock is read after the ticket, so if it
- * does not know the ticket's grant any more, whoever ended that grant has
- * committed; what it wrote into the ticket is there on a second look.
- */
-static LeaseState
-judge_ticket(Call *call, LeaseTicket *ticket)
-{
-	LeaseState	state;
-
-	store_find_lock(&ticket->key, &call->lock);
-	call->now = clock_read(call->lock.changed_at);
-	state = ticket_state(ticket, &call->lock, call->now);
-	if (state != ticket->state)
-	{
-		(void) store_load_request(&ticket->key, &ticket->request_id, ticket);
-		state = ticket_state(ticket, &call->lock, call->now);
-	}
-	return state;
-}
 
 /* ----------------------------------------------------------------------
  * Answers
@@ -150,6 +45,8 @@ answer_ticket(const Call *call, const LeaseTicket *ticket, LeaseState state,
 	answer->now = call->now;
 	if (state == LEASE_HELD)
 		answer->depth = grant_depth(&call->lock, call->now);
+	if (state == LEASE_WAITING)
+		answer->position = queue_position(&call->lock, ticket, call->now);
 	answer_holder(call, answer);
 }
 
@@ -180,96 +77,9 @@ answer_gone(const pg_uuid_t *uuid, LeaseAnswer *answer)
 }
 
 /* ----------------------------------------------------------------------
- * Changing a lock and its tickets
+ * Claims of a grant
  * ----------------------------------------------------------------------
  */
-
-/* Writes the lock's row.  The caller holds its name tag in NAME_KEEP at least. */
-static void
-save_lock(Call *call)
-{
-	note_lease_change(&call->lock.key);
-	call->lock.changed_at = call->now;
-	store_save_lock(&call->lock);
-}
-
-/*
- * Writes a lock that was granted, or whose grant was extended to one more
- * claim.  What is acknowledged must survive a crash, whatever
- * synchronous_commit says.
- */
-static void
-save_acknowledged(Call *call)
-{
-	save_lock(call);
-	ForceSyncCommit();
-}
-
-/*
- * Begins a grant: an identity, a new fence, and no claim yet.  The caller
- * holds the name tag in NAME_CHANGE, has found no live grant, adds a claim
- * and saves the lock.
- */
-static void
-begin_grant(Call *call, const Identity *who)
-{
-	LeaseLock  *lock = &call->lock;
-
-	fence_settle(lock);
-	lock->fence = next_fence(lock->fence, store_load_floor());
-	lock->holder = *who;
-	lock->granted_at = call->now;
-	lock->granted_xid = GetTopFullTransactionId();
-	lock->tickets = 0;
-	lock->expires_at = NO_TIME;
-	lock->hold_expires_at = NO_TIME;
-}
-
-/*
- * Ends a grant.  The caller holds the name tag in NAME_CHANGE and saves the
- * lock.
- */
-static void
-end_grant(Call *call)
-{
-	LeaseLock  *lock = &call->lock;
-
-	fence_settle(lock);
-	lock->holder.role = InvalidOid;
-	lock->holder.owner = NULL;
-	lock->granted_at = NO_TIME;
-	lock->granted_xid = InvalidFullTransactionId;
-	lock->tickets = 0;
-	lock->expires_at = NO_TIME;
-	lock->hold_expires_at = NO_TIME;
-}
-
-/* Makes a held ticket of the lock's grant, and counts it in. */
-static void
-add_ticket(Call *call, const LeaseRequest *request, LeaseTicket *ticket)
-{
-	memset(ticket, 0, sizeof(LeaseTicket));
-	ItemPointerSetInvalid(&ticket->tid);
-	ticket->key = request->key;
-	ticket->ticket = *DatumGetUUIDP(OidFunctionCall0(F_GEN_RANDOM_UUID));
-	ticket->request_id = request->request_id ? *request->request_id :
-		ticket->ticket;
-	ticket->who = request->who;
-	ticket->place = -call->lock.fence;
-	ticket->state = LEASE_HELD;
-	ticket->fence = call->lock.fence;
-	ticket->lease_us = request->lease_us;
-	ticket->requested_at = call->now;
-	ticket->expires_at = call->now + request->lease_us;
-	ticket->wait_until = NO_TIME;
-	ticket->alive_until = NO_TIME;
-	ticket->claimed = true;
-	ticket->ended_at = NO_TIME;
-	store_save_ticket(ticket);
-
-	call->lock.tickets++;
-	call->lock.expires_at = Max(call->lock.expires_at, ticket->expires_at);
-}
 
 /*
  * Ends the lapsed tickets of the grant other than "own", and tells how many
@@ -314,7 +124,10 @@ is_last_claim(const Call *call, const LeaseTicket *own)
 	const LeaseLock *lock = &call->lock;
 	ListCell   *cell;
 
-	if (lock->hold_expires_at != NO_TIME)
+	/* a lapsed hold ends the grant only for the sake of somebody who waits */
+	if (lock->hold_expires_at > call->now ||
+		(lock->hold_expires_at != NO_TIME &&
+		 !queue_has_other(lock, &lock->holder, call->now)))
 		return false;
 	if (lock->tickets == 1)
 		return true;
@@ -336,7 +149,8 @@ is_last_claim(const Call *call, const LeaseTicket *own)
 
 /*
  * Answers a request whose id is known already with the ticket that it made,
- * in its present state.  Raises LS002 if another identity made it.
+ * in its present state; that is a look at the ticket, and never waits.  Raises
+ * LS002 if another identity made it.
  */
 static bool
 answer_known_request(Call *call, const LeaseRequest *request,
@@ -356,84 +170,149 @@ answer_known_request(Call *call, const LeaseRequest *request,
 						   request->key.name, request->key.scope),
 				 errhint("Use a new request id for every acquisition.")));
 	give_back_tags(&call->tags);
-	state = judge_ticket(call, &ticket);
+	state = look_at_ticket(call, &ticket, request->served ? LOOK_SERVED : 0);
 	answer_ticket(call, &ticket, state, answer);
 	return true;
 }
 
-/*
- * The mode of the name tag that a grant to the identity needs: NAME_CHANGE if
- * the lock can be had, NAME_KEEP if the identity has it, NoLock if another
- * has it.
- */
-static LOCKMODE
-grant_mode(const Call *call, const Identity *who)
+/* What came of one try to acquire. */
+typedef enum Outcome
 {
-	if (!grant_is_live(&call->lock, call->now))
-		return NAME_CHANGE;
-	return same_identity(&call->lock.holder, who) ? NAME_KEEP : NoLock;
-}
+	ANSWERED,
+	TAKEN,						/* another identity has it, or waits for it */
+	CHANGED,					/* not what it was at the look: try again */
+	BUSY_SHARED,				/* the own grant is being changed elsewhere */
+	BUSY_NAME,					/* the lock is being changed elsewhere */
+	BUSY_TICKET					/* so is the ticket of this request id */
+} Outcome;
 
 /*
- * Tries for the tags of a grant to a ticket.  The ticket tag keeps a second
+ * One try to acquire, which waits for nobody.  The ticket tag keeps a second
  * call with the same request id out of the unique index.
  */
-static bool
-try_grant_tags(Call *call, const LeaseRequest *request, LOCKMODE mode)
-{
-	if ((request->request_id == NULL ||
-		 try_ticket_tag(&call->tags, &request->key, request->request_id)) &&
-		try_name_tag(&call->tags, &request->key, mode))
-		return true;
-	give_back_tags(&call->tags);
-	return false;
-}
-
-/*
- * One try to acquire.  False if the lock changed between the look and the
- * taking of the tag, so that another try is worth it.
- */
-static bool
+static Outcome
 try_acquire(Call *call, const LeaseRequest *request, LeaseAnswer *answer)
 {
 	LOCKMODE	mode;
 	LeaseTicket ticket;
 
 	if (answer_known_request(call, request, answer))
-		return true;
+		return ANSWERED;
 
 	load_call(call, &request->key);
-	mode = grant_mode(call, &request->who);
+	mode = grant_mode(call, &request->who, false);
 	answer_contended(call, request, answer);
-	if (mode == NoLock || !try_grant_tags(call, request, mode))
-		return true;
+	if (mode == NoLock)
+		return TAKEN;
+	if (request->request_id != NULL &&
+		!try_ticket_tag(&call->tags, &request->key, request->request_id))
+		return BUSY_TICKET;
+	if (!try_name_tag(&call->tags, &request->key, mode))
+		return mode == NAME_KEEP ? BUSY_SHARED : BUSY_NAME;
 
 	if (answer_known_request(call, request, answer))
-		return true;
+		return ANSWERED;
 	load_call(call, &request->key);
-	if (grant_mode(call, &request->who) != mode)
-	{
-		give_back_tags(&call->tags);
-		return false;
-	}
+	if (grant_mode(call, &request->who, false) != mode)
+		return CHANGED;
 
 	if (mode == NAME_CHANGE)
 		begin_grant(call, &request->who);
-	add_ticket(call, request, &ticket);
+	init_ticket(call, request, &ticket);
+	join_grant(call, &ticket, true, 0);
 	save_acknowledged(call);
 	answer_ticket(call, &ticket, LEASE_HELD, answer);
+	return ANSWERED;
+}
+
+/* One try to get a place in the queue, which waits for nobody. */
+static Outcome
+try_enqueue(Call *call, const LeaseRequest *request, TimestampTz until,
+			LeaseAnswer *answer)
+{
+	LeaseTicket ticket;
+	LeaseState	state;
+
+	if (request->request_id != NULL &&
+		!try_ticket_tag(&call->tags, &request->key, request->request_id))
+		return BUSY_TICKET;
+	if (!try_queue_tag(&call->tags, &request->key))
+		return TAKEN;
+	if (answer_known_request(call, request, answer))
+		return ANSWERED;
+
+	state = enqueue(call, request, until, &ticket);
+	if (state == LEASE_WAITING || state == LEASE_HELD)
+		answer_ticket(call, &ticket, state, answer);
+	else
+	{
+		answer_contended(call, request, answer);
+		answer->state = state;
+		give_back_tags(&call->tags);
+	}
+	return ANSWERED;
+}
+
+/*
+ * Waits for whoever kept a try from its goal, so that another is worth it.
+ * False if there is no time left, or waiting is not allowed: whoever has the
+ * name tag of the lock from an earlier call only tries for the others.
+ */
+static bool
+wait_for_outcome(Outcome outcome, const LeaseRequest *request,
+				 TimestampTz until, bool first)
+{
+	if (until <= clock_read(NO_TIME))
+		return false;
+	if (outcome == BUSY_SHARED)
+	{
+		wait_for_name_tag(&request->key, NAME_KEEP, until, first);
+		return true;
+	}
+	if (has_name_tag(&request->key))
+		return false;
+	if (outcome == BUSY_TICKET)
+		wait_for_ticket_tag(&request->key, request->request_id, until, first);
+	else if (outcome == TAKEN)
+		wait_for_queue_tag(&request->key, until, first);
+	else
+		wait_for_name_tag(&request->key, NAME_CHANGE, until, true);
 	return true;
 }
 
-/* Acquires a lock, or answers why not. */
+/*
+ * Acquires a lock, or a place in its queue, or answers why not.  Without time
+ * to wait there is one try, and one more if the lock changed under it.
+ */
 void
 lease_acquire(const LeaseRequest *request, LeaseAnswer *answer)
 {
 	Call		call = {0};
+	TimestampTz until = clock_read(NO_TIME) + request->wait_us;
+	Outcome		outcome;
 
-	/* A lock that changes at each look is contended. */
-	if (!try_acquire(&call, request, answer))
-		(void) try_acquire(&call, request, answer);
+	for (int tries = 0;; tries++)
+	{
+		outcome = try_acquire(&call, request, answer);
+		if (outcome == ANSWERED)
+			return;
+		give_back_tags(&call.tags);
+		if (outcome == CHANGED && tries == 0)
+			continue;
+		if (request->wait_us == 0)
+			return;
+
+		/* a lock that is only busy may be free in a moment */
+		if (outcome == TAKEN || (outcome == BUSY_NAME && tries > 0))
+		{
+			outcome = try_enqueue(&call, request, until, answer);
+			if (outcome == ANSWERED)
+				return;
+			give_back_tags(&call.tags);
+		}
+		if (!wait_for_outcome(outcome, request, until, tries == 0))
+			return;
+	}
 }
 
 /*
@@ -453,9 +332,13 @@ find_own_ticket(const pg_uuid_t *uuid, LeaseTicket *ticket,
 	return true;
 }
 
-/* Answers with the present state of a ticket. */
+/*
+ * Looks at a ticket for its owner, see look_at_ticket, and answers.  A
+ * superuser who is not of the ticket's role is not its owner, and only sees
+ * the state that it is in.
+ */
 void
-lease_get(const pg_uuid_t *uuid, LeaseAnswer *answer)
+lease_look(const pg_uuid_t *uuid, int flags, LeaseAnswer *answer)
 {
 	Call		call = {0};
 	LeaseTicket ticket;
@@ -463,7 +346,10 @@ lease_get(const pg_uuid_t *uuid, LeaseAnswer *answer)
 
 	if (!find_own_ticket(uuid, &ticket, answer))
 		return;
-	state = judge_ticket(&call, &ticket);
+	if (owns_ticket(&ticket))
+		state = look_at_ticket(&call, &ticket, flags);
+	else
+		state = judge_ticket(&call, &ticket);
 	answer_ticket(&call, &ticket, state, answer);
 }
 
@@ -532,6 +418,8 @@ lease_renew(const pg_uuid_t *uuid, int64 lease_us, LeaseAnswer *answer)
 	if (!find_own_ticket(uuid, &ticket, answer))
 		return;
 	state = judge_ticket(&call, &ticket);
+	if (ticket.state == LEASE_WAITING)
+		state = look_at_ticket(&call, &ticket, LOOK_MAY_WAIT);
 	if (state != LEASE_HELD)
 	{
 		settle_lapse(&call, &ticket);
@@ -544,6 +432,7 @@ lease_renew(const pg_uuid_t *uuid, int64 lease_us, LeaseAnswer *answer)
 	call.lock.tickets = 1 + settle_others(&call, &ticket, &latest);
 	if (lease_us != 0)
 		ticket.lease_us = lease_us;
+	ticket.claimed = true;
 	ticket.expires_at = call.now + ticket.lease_us;
 	store_save_ticket(&ticket);
 	call.lock.expires_at = Max(latest, ticket.expires_at);
@@ -552,7 +441,8 @@ lease_renew(const pg_uuid_t *uuid, int64 lease_us, LeaseAnswer *answer)
 }
 
 /*
- * Releases a ticket; false if it was not held.  Only the last claim of a
+ * Releases a ticket, or cancels its wait; false if it was neither held nor
+ * waiting.  Only the last claim of a
  * grant takes the tag in NAME_CHANGE: a release in the middle must not stand
  * in the way of commits that verify the fence.
  */
@@ -569,6 +459,13 @@ release_ticket(LeaseTicket *ticket, LeaseAnswer *answer)
 	{
 		give_back_tags(&call.tags);
 		state = judge_ticket(&call, ticket);
+		if (ticket->state == LEASE_WAITING)
+			state = cancel_wait(&call, ticket, LEASE_CANCELLED);
+		if (state == LEASE_CANCELLED && ticket->ended_at == call.now)
+		{
+			answer_ticket(&call, ticket, state, answer);
+			return true;
+		}
 		if (state != LEASE_HELD)
 		{
 			settle_lapse(&call, ticket);
@@ -584,7 +481,10 @@ release_ticket(LeaseTicket *ticket, LeaseAnswer *answer)
 	ticket->state = LEASE_RELEASED;
 	ticket->ended_at = call.now;
 	if (last)
+	{
 		end_grant(&call);
+		promote_head(&call);
+	}
 	else
 	{
 		call.lock.tickets = settle_others(&call, ticket, &latest);
@@ -631,7 +531,7 @@ lease_release_all(const Identity *who, const char *scope)
 		LeaseTicket *ticket = (LeaseTicket *) lfirst(cell);
 		LeaseAnswer answer;
 
-		if (ticket->state != LEASE_HELD ||
+		if ((ticket->state != LEASE_HELD && ticket->state != LEASE_WAITING) ||
 			(scope != NULL && strcmp(ticket->key.scope, scope) != 0))
 			continue;
 		if (release_ticket(ticket, &answer))
@@ -640,117 +540,3 @@ lease_release_all(const Identity *who, const char *scope)
 	return released;
 }
 
-/* ----------------------------------------------------------------------
- * Named holds
- * ----------------------------------------------------------------------
- */
-
-/* Whether the identity has the named hold, lapsed or not. */
-static bool
-has_hold(const Call *call, const Identity *who)
-{
-	return same_identity(&call->lock.holder, who) &&
-		call->lock.hold_expires_at != NO_TIME;
-}
-
-/* Whether the identity has a named hold that has not run out. */
-static bool
-has_live_hold(const Call *call, const Identity *who)
-{
-	return has_hold(call, who) && call->lock.hold_expires_at > call->now;
-}
-
-/*
- * Takes the named hold; returns the fence, or 0 if another identity has the
- * lock.  The hold is taken anew only if it has run out: asking again neither
- * refreshes the lease nor adds depth.
- */
-int64
-hold_try(const LeaseRequest *request)
-{
-	const Identity *who = &request->who;
-
-	/* A lock that changes at each look is taken. */
-	for (int tries = 0; tries < 2; tries++)
-	{
-		Call		call = {0};
-		LOCKMODE	mode;
-
-		load_call(&call, &request->key);
-		if (has_live_hold(&call, who))
-			return call.lock.fence;
-		mode = grant_mode(&call, who);
-		if (mode == NoLock || !try_name_tag(&call.tags, &request->key, mode))
-			return 0;
-
-		load_call(&call, &request->key);
-		if (!has_live_hold(&call, who) && grant_mode(&call, who) == mode)
-		{
-			if (mode == NAME_CHANGE)
-				begin_grant(&call, who);
-			call.lock.hold_expires_at = call.now + request->lease_us;
-			save_acknowledged(&call);
-			return call.lock.fence;
-		}
-		give_back_tags(&call.tags);
-	}
-	return 0;
-}
-
-/*
- * Makes the named hold last a full ttl from now; false if the identity has
- * none.  A lapsed hold is still there until somebody else is granted the
- * lock.
- */
-bool
-hold_renew(const LeaseRequest *request)
-{
-	Call		call = {0};
-
-	store_find_lock(&request->key, &call.lock);
-	if (!has_hold(&call, &request->who))
-		return false;
-	wait_name_tag(&call.tags, &request->key, NAME_KEEP);
-	load_call(&call, &request->key);
-	if (!has_hold(&call, &request->who))
-	{
-		give_back_tags(&call.tags);
-		return false;
-	}
-	call.lock.hold_expires_at = call.now + request->lease_us;
-	save_lock(&call);
-	return true;
-}
-
-/* Ends the named hold; false if the identity has none. */
-bool
-hold_release(const LeaseRequest *request)
-{
-	Call		call = {0};
-	LOCKMODE	mode;
-	bool		last;
-
-	store_find_lock(&request->key, &call.lock);
-	call.now = clock_read(call.lock.changed_at);
-	do
-	{
-		if (!has_hold(&call, &request->who))
-		{
-			give_back_tags(&call.tags);
-			return false;
-		}
-		mode = call.lock.expires_at > call.now ? NAME_KEEP : NAME_CHANGE;
-		give_back_tags(&call.tags);
-		wait_name_tag(&call.tags, &request->key, mode);
-		load_call(&call, &request->key);
-		last = call.lock.expires_at <= call.now;
-	} while ((last && mode != NAME_CHANGE) ||
-			 !has_hold(&call, &request->who));
-
-	if (last)
-		end_grant(&call);
-	else
-		call.lock.hold_expires_at = NO_TIME;
-	save_lock(&call);
-	return true;
-}

@@ -23,6 +23,8 @@ int			leaselock_max_lease;
 int			leaselock_max_wait;
 double		leaselock_max_ttl;
 int			leaselock_lock_timeout;
+int			leaselock_waiter_timeout;
+int			leaselock_max_waiters;
 double		leaselock_clock_offset;
 
 #define SECONDS				1000	/* in ms */
@@ -55,6 +57,14 @@ _PG_init(void)
 	define_time("leaselock.lock_timeout",
 				"Sets how long a call or a commit may wait for another transaction that changes the same lock.",
 				&leaselock_lock_timeout, 2 * SECONDS, 1);
+	define_time("leaselock.waiter_timeout",
+				"Sets how long a waiter that polls may be silent.",
+				&leaselock_waiter_timeout, 20 * SECONDS, 1);
+	DefineCustomIntVariable("leaselock.max_waiters",
+							"Sets how many tickets may wait for one lock.",
+							NULL, &leaselock_max_waiters,
+							10000, 0, INT_MAX, PGC_SUSET,
+							0, NULL, NULL, NULL);
 	DefineCustomRealVariable("leaselock.max_ttl",
 							 "Sets the longest time that a named lock may be taken for.",
 							 NULL, &leaselock_max_ttl,
@@ -71,4 +81,5 @@ _PG_init(void)
 
 	RegisterXactCallback(leaselock_xact_callback, NULL);
 	RegisterSubXactCallback(leaselock_subxact_callback, NULL);
+	RegisterResourceReleaseCallback(leaselock_release_callback, NULL);
 }

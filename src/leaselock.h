@@ -22,6 +22,7 @@
 #include "nodes/pg_list.h"
 #include "storage/itemptr.h"
 #include "storage/lock.h"
+#include "utils/resowner.h"
 #include "utils/uuid.h"
 
 #define LEASELOCK_SCHEMA	"leaselock"
@@ -32,6 +33,7 @@
  */
 #define ERRCODE_STALE_FENCE			MAKE_SQLSTATE('L', 'S', '0', '0', '1')
 #define ERRCODE_FOREIGN_REQUEST		MAKE_SQLSTATE('L', 'S', '0', '0', '2')
+#define ERRCODE_FENCE_NOT_CHECKED	MAKE_SQLSTATE('L', 'S', '0', '0', '3')
 
 /* "No such time": earlier than every reading of the clock. */
 #define NO_TIME		DT_NOBEGIN
@@ -100,7 +102,8 @@ typedef struct LeaseTicket
 	TimestampTz requested_at;
 	TimestampTz expires_at;		/* NO_TIME: never held */
 	TimestampTz wait_until;		/* NO_TIME: never queued */
-	TimestampTz alive_until;	/* NO_TIME: never queued */
+	TimestampTz alive_until;	/* NO_TIME: never queued, or in lease_wait */
+	int			waiter_pid;		/* 0: nobody in lease_wait */
 	bool		claimed;
 	TimestampTz ended_at;		/* NO_TIME: not ended */
 } LeaseTicket;
@@ -112,8 +115,18 @@ typedef struct LeaseRequest
 	Identity	who;
 	int64		lease_us;
 	int64		wait_us;
+	pg_uuid_t	ticket;			/* for the new ticket */
 	const pg_uuid_t *request_id;	/* NULL: none */
+	bool		served;			/* a backend will wait, see LOOK_SERVED */
 } LeaseRequest;
+
+/* A wait that closes a cycle: who waits for which lock, and who for him. */
+typedef struct WaitEdge
+{
+	LockKey		key;
+	Identity	waiter;
+	Identity	blocker;
+} WaitEdge;
 
 /* What a ticket call answers with. */
 typedef struct LeaseAnswer
@@ -134,6 +147,8 @@ typedef struct LeaseAnswer
  * The heavyweight locks that one call has taken, so that a call that wrote
  * nothing can give back what it took itself.
  */
+typedef struct TicketScan TicketScan;
+
 typedef enum LockTagClass
 {
 	TAG_NAME = 0x4C4C,
@@ -151,6 +166,20 @@ typedef struct TagSet
 	LOCKMODE	modes[MAX_CALL_TAGS];
 } TagSet;
 
+/* One call's view of one lock. */
+typedef struct Call
+{
+	TagSet		tags;
+	LeaseLock	lock;
+	TimestampTz now;
+} Call;
+
+/* How a look at a waiting ticket behaves. */
+#define LOOK_MAY_WAIT	0x01	/* stand in line for the tags that it needs */
+#define LOOK_SERVED		0x02	/* a backend waits and holds the liveness tag */
+#define LOOK_SILENT		0x04	/* no sign of life is due */
+#define LOOK_NO_GRANT	0x08	/* leave the ticket waiting */
+
 /* Modes of the name tag, by what the caller is going to do. */
 #define NAME_VERIFY		RowShareLock	/* read a grant that must not change */
 #define NAME_KEEP		ShareUpdateExclusiveLock	/* write, grant stays */
@@ -162,9 +191,12 @@ extern int	leaselock_max_lease;	/* ms */
 extern int	leaselock_max_wait; /* ms */
 extern double leaselock_max_ttl;	/* s */
 extern int	leaselock_lock_timeout; /* ms */
+extern int	leaselock_waiter_timeout;	/* ms */
+extern int	leaselock_max_waiters;
 extern double leaselock_clock_offset;	/* ms */
 
 /* in file arguments.c */
+extern void check_text(const char *value, int len, const char *argname);
 extern char *argument_text(FunctionCallInfo fcinfo, int argno,
 						   const char *argname);
 extern pg_uuid_t *argument_uuid(FunctionCallInfo fcinfo, int argno,
@@ -177,6 +209,8 @@ extern int64 argument_lease(FunctionCallInfo fcinfo, int argno,
 							const char *argname);
 extern int64 argument_wait(FunctionCallInfo fcinfo, int argno,
 						   const char *argname);
+extern int64 argument_timeout(FunctionCallInfo fcinfo, int argno,
+							  const char *argname);
 extern int64 argument_ttl(FunctionCallInfo fcinfo, int argno,
 						  const char *argname);
 
@@ -184,6 +218,7 @@ extern int64 argument_ttl(FunctionCallInfo fcinfo, int argno,
 extern Identity caller_identity(const char *owner);
 extern bool same_identity(const Identity *a, const Identity *b);
 extern void require_ticket_role(const LeaseTicket *ticket);
+extern bool owns_ticket(const LeaseTicket *ticket);
 extern void require_writable(const char *function);
 extern Datum role_name_datum(Oid role);
 
@@ -197,15 +232,31 @@ extern LockKey make_lock_key(const char *scope, const char *name);
 extern int	compare_lock_keys(const LockKey *a, const LockKey *b);
 extern bool try_name_tag(TagSet *set, const LockKey *key, LOCKMODE mode);
 extern void wait_name_tag(TagSet *set, const LockKey *key, LOCKMODE mode);
+extern bool has_name_tag(const LockKey *key);
 extern bool try_ticket_tag(TagSet *set, const LockKey *key,
 						   const pg_uuid_t *request_id);
+extern void wait_ticket_tag(TagSet *set, const LockKey *key,
+							const pg_uuid_t *request_id);
+extern bool try_queue_tag(TagSet *set, const LockKey *key);
+extern void take_liveness_tag(const LockKey *key,
+							  const pg_uuid_t *request_id);
+extern void drop_liveness_tag(const LockKey *key,
+							  const pg_uuid_t *request_id);
+extern bool is_served(const LeaseTicket *ticket);
+extern void wait_for_queue_tag(const LockKey *key, TimestampTz until,
+							   bool first);
+extern void wait_for_name_tag(const LockKey *key, LOCKMODE mode,
+							  TimestampTz until, bool first);
+extern void wait_for_ticket_tag(const LockKey *key,
+								const pg_uuid_t *request_id,
+								TimestampTz until, bool first);
+extern void keep_tags(TagSet *set);
 extern void give_back_tags(TagSet *set);
 
 /* in file store.c */
 extern const char *lease_state_name(LeaseState state);
 extern bool store_exists(void);
 extern void store_load_lock(const LockKey *key, LeaseLock *lock);
-extern void store_find_lock(const LockKey *key, LeaseLock *lock);
 extern void store_save_lock(LeaseLock *lock);
 extern bool store_load_ticket(const pg_uuid_t *ticket, LeaseTicket *row);
 extern bool store_load_request(const LockKey *key,
@@ -213,28 +264,88 @@ extern bool store_load_request(const LockKey *key,
 extern void store_save_ticket(LeaseTicket *row);
 extern List *store_list_grant(const LockKey *key, int64 fence);
 extern List *store_list_owner(const Identity *who);
+extern List *store_list_waits(const Identity *who);
+extern TicketScan *store_open_queue(const LockKey *key, int64 after);
+extern bool store_next_ticket(TicketScan *scan, LeaseTicket *ticket);
+extern void store_close_tickets(TicketScan *scan);
+extern int64 store_last_place(const LockKey *key);
+extern List *store_list_blocked(const Identity *who);
+extern void store_note_blocker(const Identity *who, const LockKey *key);
+extern void store_forget_blocker(const Identity *who, const LockKey *key);
+extern void store_lock_tables(void);
 extern List *store_list_locks(void);
 extern List *store_list_tickets(void);
 extern int64 store_load_floor(void);
 
-/* in file lease.c */
-extern void lease_acquire(const LeaseRequest *request, LeaseAnswer *answer);
-extern void lease_get(const pg_uuid_t *ticket, LeaseAnswer *answer);
-extern void lease_renew(const pg_uuid_t *ticket, int64 lease_us,
-						LeaseAnswer *answer);
-extern void lease_release(const pg_uuid_t *ticket, LeaseAnswer *answer);
-extern int	lease_release_all(const Identity *who, const char *scope);
-extern int64 hold_try(const LeaseRequest *request);
-extern bool hold_renew(const LeaseRequest *request);
-extern bool hold_release(const LeaseRequest *request);
+/* in file grant.c */
 extern bool grant_is_live(const LeaseLock *lock, TimestampTz now);
 extern int	grant_depth(const LeaseLock *lock, TimestampTz now);
 extern LeaseState ticket_state(const LeaseTicket *ticket,
 							   const LeaseLock *lock, TimestampTz now);
+extern bool same_ticket(const LeaseTicket *a, const LeaseTicket *b);
+extern void load_call(Call *call, const LockKey *key);
+extern LeaseState judge_ticket(Call *call, LeaseTicket *ticket);
+extern void save_lock(Call *call);
+extern void save_acknowledged(Call *call);
+extern void begin_grant(Call *call, const Identity *who);
+extern void end_grant(Call *call);
+extern void init_ticket(const Call *call, const LeaseRequest *request,
+						LeaseTicket *ticket);
+extern void join_grant(Call *call, LeaseTicket *ticket, bool claimed,
+					   int64 claim_us);
+
+/* in file lease.c */
+extern void lease_acquire(const LeaseRequest *request, LeaseAnswer *answer);
+extern void lease_look(const pg_uuid_t *ticket, int flags,
+					   LeaseAnswer *answer);
+extern void lease_renew(const pg_uuid_t *ticket, int64 lease_us,
+						LeaseAnswer *answer);
+extern void lease_release(const pg_uuid_t *ticket, LeaseAnswer *answer);
+extern int	lease_release_all(const Identity *who, const char *scope);
+
+/* in file hold.c */
+extern int64 hold_try(const LeaseRequest *request);
+extern bool hold_renew(const LeaseRequest *request);
+extern bool hold_release(const LeaseRequest *request);
+
+/* in file queue.c */
+extern LeaseState waiter_state(const LeaseTicket *ticket,
+							   const LeaseLock *lock, TimestampTz now);
+extern bool queue_has_other(const LeaseLock *lock, const Identity *who,
+							TimestampTz now);
+extern int	queue_position(const LeaseLock *lock, const LeaseTicket *own,
+						   TimestampTz now);
+extern int	queue_length(const LeaseLock *lock, TimestampTz now, int enough);
+extern bool list_has_identity(const List *identities, const Identity *who);
+extern LOCKMODE grant_mode(const Call *call, const Identity *who,
+						   bool for_hold);
+extern LeaseState look_at_ticket(Call *call, LeaseTicket *ticket, int flags);
+extern LeaseState cancel_wait(Call *call, LeaseTicket *ticket, LeaseState as);
+extern LeaseState enqueue(Call *call, const LeaseRequest *request,
+						  TimestampTz wait_until, LeaseTicket *ticket);
+extern void promote_head(Call *call);
+
+/* in file deadlock.c */
+extern List *find_deadlock(const LeaseLock *lock, const LeaseTicket *self);
+extern void report_deadlock(const List *cycle);
+
+/* in file wait.c */
+extern void wake_at_commit(const LeaseTicket *ticket);
+extern void wait_for_turn(const pg_uuid_t *uuid, const LockKey *key,
+						  const pg_uuid_t *request_id,
+						  const LeaseRequest *request, TimestampTz until,
+						  LeaseAnswer *answer);
+extern void leaselock_release_callback(ResourceReleasePhase phase,
+									   bool is_commit, bool is_top_level,
+									   void *arg);
+
+/* in file ticket_api.c */
+extern LeaseRequest acquire_request(FunctionCallInfo fcinfo);
 
 /* in file fence.c */
 extern bool fence_check(const LockKey *key, int64 fence, bool allow_lapsed);
 extern void fence_assert(const LockKey *key, int64 fence, bool allow_lapsed);
+extern void fence_require_check(const LockKey *key);
 extern void fence_settle(const LeaseLock *lock);
 extern void note_lease_change(const LockKey *key);
 extern void leaselock_xact_callback(XactEvent event, void *arg);

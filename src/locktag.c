@@ -26,13 +26,22 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "common/hashfn.h"
 #include "miscadmin.h"
+#include "storage/latch.h"
+#include "storage/lmgr.h"
 #include "storage/proc.h"
 #include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/resowner.h"
+#include "utils/wait_event.h"
 
 #include "compat.h"
 #include "leaselock.h"
+
+/* How long most transactions keep a tag at the longest. */
+#define BRIEF_SLEEP_MS	10
 
 /* The hash covers the lengths, so that ("ab","c") and ("a","bc") differ. */
 LockKey
@@ -117,29 +126,41 @@ describe_wait(void *arg)
 }
 
 /*
- * Takes a name tag in line, for leaselock.lock_timeout at the most (55P03).
- * The time-out is our own because statement_timeout does not cover COMMIT.
+ * Limits the lock waits that follow, until AtEOXact_GUC of the level that is
+ * returned.  A shorter limit of the session's own stays.
+ */
+static int
+set_lock_timeout(int timeout_ms)
+{
+	int			nest_level = NewGUCNestLevel();
+	char		timeout[16];
+
+	if (LockTimeout == 0 || LockTimeout > timeout_ms)
+	{
+		snprintf(timeout, sizeof(timeout), "%d", timeout_ms);
+		(void) set_config_option("lock_timeout", timeout,
+								 PGC_USERSET, PGC_S_SESSION,
+								 GUC_ACTION_SAVE, true, 0, false);
+	}
+	return nest_level;
+}
+
+/*
+ * Takes a tag in line, for leaselock.lock_timeout at the most (55P03).  The
+ * time-out is our own because statement_timeout does not cover COMMIT.
  */
 static void
 wait_tag(const LOCKTAG *tag, LOCKMODE mode, const LockKey *key)
 {
 	ErrorContextCallback context;
 	int			nest_level;
-	char		timeout[16];
 
 	context.callback = describe_wait;
 	context.arg = unconstify(LockKey *, key);
 	context.previous = error_context_stack;
 	error_context_stack = &context;
 
-	nest_level = NewGUCNestLevel();
-	if (LockTimeout == 0 || LockTimeout > leaselock_lock_timeout)
-	{
-		snprintf(timeout, sizeof(timeout), "%d", leaselock_lock_timeout);
-		(void) set_config_option("lock_timeout", timeout,
-								 PGC_USERSET, PGC_S_SESSION,
-								 GUC_ACTION_SAVE, true, 0, false);
-	}
+	nest_level = set_lock_timeout(leaselock_lock_timeout);
 	(void) LockAcquire(tag, mode, false, false);
 	AtEOXact_GUC(true, nest_level);
 
@@ -169,15 +190,219 @@ wait_name_tag(TagSet *set, const LockKey *key, LOCKMODE mode)
 	remember_tag(set, &tag, mode);
 }
 
+/* Whether this transaction has the name tag, in any mode. */
+bool
+has_name_tag(const LockKey *key)
+{
+	LOCKTAG		tag;
+
+	set_tag(&tag, TAG_NAME, key->hash);
+	return tag_is_held(&tag, NAME_VERIFY);
+}
+
+static void
+set_ticket_tag(LOCKTAG *tag, LockTagClass class, const LockKey *key,
+			   const pg_uuid_t *request_id)
+{
+	set_tag(tag, class,
+			hash_bytes_extended(request_id->data, UUID_LEN, key->hash));
+}
+
 /* Tries for a ticket tag; true if the transaction has it now. */
 bool
 try_ticket_tag(TagSet *set, const LockKey *key, const pg_uuid_t *request_id)
 {
 	LOCKTAG		tag;
 
-	set_tag(&tag, TAG_TICKET,
-			hash_bytes_extended(request_id->data, UUID_LEN, key->hash));
+	set_ticket_tag(&tag, TAG_TICKET, key, request_id);
 	return try_tag(set, &tag, ExclusiveLock);
+}
+
+/* Waits for a ticket tag. */
+void
+wait_ticket_tag(TagSet *set, const LockKey *key, const pg_uuid_t *request_id)
+{
+	LOCKTAG		tag;
+
+	set_ticket_tag(&tag, TAG_TICKET, key, request_id);
+	if (try_tag(set, &tag, ExclusiveLock))
+		return;
+	wait_tag(&tag, ExclusiveLock, key);
+	remember_tag(set, &tag, ExclusiveLock);
+}
+
+/* Tries for the queue tag; true if the transaction has it now. */
+bool
+try_queue_tag(TagSet *set, const LockKey *key)
+{
+	LOCKTAG		tag;
+
+	set_tag(&tag, TAG_QUEUE, key->hash);
+	return try_tag(set, &tag, ExclusiveLock);
+}
+
+/* ----------------------------------------------------------------------
+ * Liveness: session-level, so that it outlasts the waiter's transactions
+ * ----------------------------------------------------------------------
+ */
+
+/* Says that this backend waits for a ticket, until it takes that back. */
+void
+take_liveness_tag(const LockKey *key, const pg_uuid_t *request_id)
+{
+	LOCKTAG		tag;
+
+	set_ticket_tag(&tag, TAG_LIVENESS, key, request_id);
+	(void) LockAcquire(&tag, ShareLock, true, false);
+}
+
+void
+drop_liveness_tag(const LockKey *key, const pg_uuid_t *request_id)
+{
+	LOCKTAG		tag;
+
+	set_ticket_tag(&tag, TAG_LIVENESS, key, request_id);
+	(void) LockRelease(&tag, ShareLock, true);
+}
+
+/*
+ * Whether some backend waits for a ticket.  The mode tried for conflicts with
+ * the waiters' and not with itself, and is given back at once.
+ */
+bool
+is_served(const LeaseTicket *ticket)
+{
+	LOCKTAG		tag;
+
+	set_ticket_tag(&tag, TAG_LIVENESS, &ticket->key, &ticket->request_id);
+	if (LockHeldByMeCompat(&tag, ShareLock))
+		return true;
+	if (LockAcquire(&tag, RowExclusiveLock, false, true) ==
+		LOCKACQUIRE_NOT_AVAIL)
+		return true;
+	(void) LockRelease(&tag, RowExclusiveLock, false);
+	return false;
+}
+
+/* ----------------------------------------------------------------------
+ * Waiting for a place in the queue
+ * ----------------------------------------------------------------------
+ */
+
+/*
+ * Waits for a transaction to end, for a limited time, in a subtransaction:
+ * the deadlock detector sees the wait, and its time-out is no error.  False
+ * if the time ran out.
+ */
+static bool
+wait_for_transaction(VirtualTransactionId vxid, int timeout_ms)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	volatile bool ended = false;
+
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(context);
+	PG_TRY();
+	{
+		int			nest_level = set_lock_timeout(timeout_ms);
+
+		(void) VirtualXactLock(vxid, true);
+		AtEOXact_GUC(true, nest_level);
+		ended = true;
+		ReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(context);
+		CurrentResourceOwner = owner;
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(context);
+		CurrentResourceOwner = owner;
+		if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+			ReThrowError(error);
+		FreeErrorData(error);
+	}
+	PG_END_TRY();
+	return ended;
+}
+
+static void
+sleep_briefly(long ms)
+{
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					 ms, PG_WAIT_EXTENSION);
+	ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+}
+
+/*
+ * Waits, at most until a time, for whoever keeps the caller from a tag in the
+ * given mode; the caller then tries again.  It must hold no tag of that lock
+ * that it took in this call.  Most keepers are gone in a moment, so the first
+ * wait is a short sleep.
+ */
+static void
+wait_for_keeper(const LOCKTAG *tag, LOCKMODE mode, TimestampTz until,
+				bool first)
+{
+	VirtualTransactionId *keepers;
+	int			count;
+	int64		left = (until - clock_read(NO_TIME)) / 1000;
+
+	if (first)
+	{
+		sleep_briefly(Min(Max(left, 1), BRIEF_SLEEP_MS));
+		return;
+	}
+	keepers = GetLockConflicts(tag, mode, &count);
+	if (count == 0)
+		sleep_briefly(Min(Max(left, 1), BRIEF_SLEEP_MS));
+	else
+		(void) wait_for_transaction(keepers[0],
+									Min(Max(left, 1), DeadlockTimeout +
+										DeadlockTimeout / 2));
+}
+
+void
+wait_for_queue_tag(const LockKey *key, TimestampTz until, bool first)
+{
+	LOCKTAG		tag;
+
+	set_tag(&tag, TAG_QUEUE, key->hash);
+	wait_for_keeper(&tag, ExclusiveLock, until, first);
+}
+
+void
+wait_for_name_tag(const LockKey *key, LOCKMODE mode, TimestampTz until,
+				  bool first)
+{
+	LOCKTAG		tag;
+
+	set_tag(&tag, TAG_NAME, key->hash);
+	wait_for_keeper(&tag, mode, until, first);
+}
+
+void
+wait_for_ticket_tag(const LockKey *key, const pg_uuid_t *request_id,
+					TimestampTz until, bool first)
+{
+	LOCKTAG		tag;
+
+	set_ticket_tag(&tag, TAG_TICKET, key, request_id);
+	wait_for_keeper(&tag, ExclusiveLock, until, first);
+}
+
+/* What has been written stays locked until the transaction ends. */
+void
+keep_tags(TagSet *set)
+{
+	set->count = 0;
 }
 
 /*

@@ -11,6 +11,8 @@
  */
 #include "postgres.h"
 
+#include <limits.h>
+
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
@@ -22,31 +24,73 @@ PG_FUNCTION_INFO_V1(leaselock_lease_peek);
 PG_FUNCTION_INFO_V1(leaselock_status_rows);
 PG_FUNCTION_INFO_V1(leaselock_ticket_rows);
 
-#define STATUS_COLUMNS	11
-#define TICKET_COLUMNS	12
+/* Columns of lease_status and lease_peek. */
+enum
+{
+	STATUS_SCOPE,
+	STATUS_NAME,
+	STATUS_OWNER,
+	STATUS_ROLE,
+	STATUS_FENCE,
+	STATUS_DEPTH,
+	STATUS_GRANTED_AT,
+	STATUS_EXPIRES_AT,
+	STATUS_REMAINING_MS,
+	STATUS_LAPSED,
+	STATUS_WAITERS,
+	STATUS_COLUMNS
+};
+
+/* Columns of lease_tickets. */
+enum
+{
+	TICKET_SCOPE,
+	TICKET_NAME,
+	TICKET_OWNER,
+	TICKET_ROLE,
+	TICKET_TICKET,
+	TICKET_STATE,
+	TICKET_POSITION,
+	TICKET_DEPTH,
+	TICKET_REQUESTED_AT,
+	TICKET_EXPIRES_AT,
+	TICKET_WAIT_UNTIL,
+	TICKET_REMAINING_MS,
+	TICKET_COLUMNS
+};
 
 static void
 put_status_row(ReturnSetInfo *result, const LeaseLock *lock)
 {
 	TimestampTz now = clock_read(lock->changed_at);
 	TimestampTz until = Max(lock->expires_at, lock->hold_expires_at);
-	Datum		values[STATUS_COLUMNS];
-	bool		nulls[STATUS_COLUMNS] = {0};
-	int			i = 0;
+	bool		held = OidIsValid(lock->holder.role);
+	int			waiters = queue_length(lock, now, INT_MAX);
+	Datum		values[STATUS_COLUMNS] = {0};
+	bool		nulls[STATUS_COLUMNS];
 
-	if (!OidIsValid(lock->holder.role))
+	if (!held && waiters == 0)
 		return;
-	values[i++] = CStringGetTextDatum(lock->key.scope);
-	values[i++] = CStringGetTextDatum(lock->key.name);
-	values[i++] = CStringGetTextDatum(lock->holder.owner);
-	values[i++] = role_name_datum(lock->holder.role);
-	values[i++] = Int64GetDatum(lock->fence);
-	values[i++] = Int32GetDatum(grant_depth(lock, now));
-	values[i++] = TimestampTzGetDatum(lock->granted_at);
-	values[i++] = TimestampTzGetDatum(until);
-	values[i++] = Int64GetDatum(clock_remaining_ms(until, now));
-	values[i++] = BoolGetDatum(!grant_is_live(lock, now));
-	values[i++] = Int32GetDatum(0);
+	memset(nulls, !held, sizeof(nulls));
+	nulls[STATUS_SCOPE] = false;
+	nulls[STATUS_NAME] = false;
+	nulls[STATUS_LAPSED] = false;
+	nulls[STATUS_WAITERS] = false;
+	values[STATUS_SCOPE] = CStringGetTextDatum(lock->key.scope);
+	values[STATUS_NAME] = CStringGetTextDatum(lock->key.name);
+	if (held)
+	{
+		values[STATUS_OWNER] = CStringGetTextDatum(lock->holder.owner);
+		values[STATUS_ROLE] = role_name_datum(lock->holder.role);
+		values[STATUS_FENCE] = Int64GetDatum(lock->fence);
+		values[STATUS_DEPTH] = Int32GetDatum(grant_depth(lock, now));
+		values[STATUS_GRANTED_AT] = TimestampTzGetDatum(lock->granted_at);
+		values[STATUS_EXPIRES_AT] = TimestampTzGetDatum(until);
+		values[STATUS_REMAINING_MS] =
+			Int64GetDatum(clock_remaining_ms(until, now));
+	}
+	values[STATUS_LAPSED] = BoolGetDatum(held && !grant_is_live(lock, now));
+	values[STATUS_WAITERS] = Int32GetDatum(waiters);
 	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 }
 
@@ -59,69 +103,128 @@ leaselock_lease_peek(PG_FUNCTION_ARGS)
 	LeaseLock	lock;
 
 	InitMaterializedSRF(fcinfo, 0);
-	store_find_lock(&key, &lock);
+	store_load_lock(&key, &lock);
 	put_status_row((ReturnSetInfo *) fcinfo->resultinfo, &lock);
 	return (Datum) 0;
 }
 
+/*
+ * Locks come from their rows; one that was never granted may have waiters and
+ * no row yet.
+ */
 Datum
 leaselock_status_rows(PG_FUNCTION_ARGS)
 {
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	LockKey		last = {NULL, NULL, 0};
 	ListCell   *cell;
 
 	InitMaterializedSRF(fcinfo, 0);
 	foreach(cell, store_list_locks())
-		put_status_row((ReturnSetInfo *) fcinfo->resultinfo,
-					   (LeaseLock *) lfirst(cell));
+		put_status_row(result, (LeaseLock *) lfirst(cell));
+
+	foreach(cell, store_list_tickets())
+	{
+		LeaseTicket *ticket = (LeaseTicket *) lfirst(cell);
+		LeaseLock	lock;
+
+		if (ticket->state != LEASE_WAITING ||
+			(last.name != NULL && compare_lock_keys(&last, &ticket->key) == 0))
+			continue;
+		last = ticket->key;
+		store_load_lock(&ticket->key, &lock);
+		if (!ItemPointerIsValid(&lock.tid))
+			put_status_row(result, &lock);
+	}
 	return (Datum) 0;
 }
 
 static void
 put_ticket_row(ReturnSetInfo *result, const LeaseTicket *ticket,
-			   const LeaseLock *lock)
+			   LeaseState state, int position, const LeaseLock *lock,
+			   TimestampTz now)
 {
-	TimestampTz now = clock_read(lock->changed_at);
-	LeaseState	state = ticket_state(ticket, lock, now);
-	Datum		values[TICKET_COLUMNS];
+	bool		held = state == LEASE_HELD;
+	TimestampTz until = held ? ticket->expires_at : ticket->wait_until;
+	Datum		values[TICKET_COLUMNS] = {0};
 	bool		nulls[TICKET_COLUMNS] = {0};
-	int			i = 0;
 
-	if (state != LEASE_HELD)
-		return;
-	values[i++] = CStringGetTextDatum(ticket->key.scope);
-	values[i++] = CStringGetTextDatum(ticket->key.name);
-	values[i++] = CStringGetTextDatum(ticket->who.owner);
-	values[i++] = role_name_datum(ticket->who.role);
-	values[i++] = UUIDPGetDatum(&ticket->ticket);
-	values[i++] = CStringGetTextDatum(lease_state_name(state));
-	nulls[i++] = true;
-	values[i++] = Int32GetDatum(grant_depth(lock, now));
-	values[i++] = TimestampTzGetDatum(ticket->requested_at);
-	values[i++] = TimestampTzGetDatum(ticket->expires_at);
-	nulls[i++] = true;
-	values[i++] = Int64GetDatum(clock_remaining_ms(ticket->expires_at, now));
+	values[TICKET_SCOPE] = CStringGetTextDatum(ticket->key.scope);
+	values[TICKET_NAME] = CStringGetTextDatum(ticket->key.name);
+	values[TICKET_OWNER] = CStringGetTextDatum(ticket->who.owner);
+	values[TICKET_ROLE] = role_name_datum(ticket->who.role);
+	values[TICKET_TICKET] = UUIDPGetDatum(&ticket->ticket);
+	values[TICKET_STATE] = CStringGetTextDatum(lease_state_name(state));
+	values[TICKET_POSITION] = Int32GetDatum(position);
+	nulls[TICKET_POSITION] = held;
+	values[TICKET_DEPTH] = Int32GetDatum(held ? grant_depth(lock, now) : 0);
+	nulls[TICKET_DEPTH] = !held;
+	values[TICKET_REQUESTED_AT] = TimestampTzGetDatum(ticket->requested_at);
+	values[TICKET_EXPIRES_AT] = TimestampTzGetDatum(ticket->expires_at);
+	nulls[TICKET_EXPIRES_AT] = !held;
+	values[TICKET_WAIT_UNTIL] = TimestampTzGetDatum(ticket->wait_until);
+	nulls[TICKET_WAIT_UNTIL] = held;
+	values[TICKET_REMAINING_MS] = Int64GetDatum(clock_remaining_ms(until, now));
 	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 }
 
+/* The identities that wait for a lock, each once, in the order of their turn. */
+static List *
+note_identity(List *identities, Identity *who)
+{
+	return list_has_identity(identities, who) ? identities :
+		lappend(identities, who);
+}
+
+/* The place of an identity in that list, from 1. */
+static int
+identity_position(const List *identities, const Identity *who)
+{
+	ListCell   *cell;
+
+	foreach(cell, identities)
+	{
+		if (same_identity((Identity *) lfirst(cell), who))
+			return foreach_current_index(cell) + 1;
+	}
+	return 0;
+}
+
+/*
+ * Tickets come lock by lock, and within a lock in the order of their places,
+ * so that exact positions can be counted on the way.
+ */
 Datum
 leaselock_ticket_rows(PG_FUNCTION_ARGS)
 {
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	LeaseLock	lock = {0};
+	TimestampTz now = 0;
+	List	   *identities = NIL;
 	ListCell   *cell;
-	LeaseLock	lock;
 
 	InitMaterializedSRF(fcinfo, 0);
-	lock.key.scope = NULL;
 	foreach(cell, store_list_tickets())
 	{
 		LeaseTicket *ticket = (LeaseTicket *) lfirst(cell);
+		LeaseState	state;
 
-		if (ticket->state != LEASE_HELD)
+		if (ticket->state != LEASE_HELD && ticket->state != LEASE_WAITING)
 			continue;
-		/* tickets come lock by lock */
-		if (lock.key.scope == NULL ||
+		if (lock.key.name == NULL ||
 			compare_lock_keys(&lock.key, &ticket->key) != 0)
-			store_find_lock(&ticket->key, &lock);
-		put_ticket_row((ReturnSetInfo *) fcinfo->resultinfo, ticket, &lock);
+		{
+			store_load_lock(&ticket->key, &lock);
+			now = clock_read(lock.changed_at);
+			identities = NIL;
+		}
+		state = ticket_state(ticket, &lock, now);
+		if (state == LEASE_WAITING)
+			identities = note_identity(identities, &ticket->who);
+		if (state == LEASE_HELD || state == LEASE_WAITING)
+			put_ticket_row(result, ticket, state,
+						   identity_position(identities, &ticket->who),
+						   &lock, now);
 	}
 	return (Datum) 0;
 }

@@ -3,13 +3,14 @@
  * store.c
  *	  Rows in and out: every SQL text and every scan of the module.
  *
- * Reads go straight to the tables, by an index and with SnapshotSelf: they
- * see what is committed at that moment and what this transaction has written,
- * whatever snapshot the transaction has, and leave no predicate locks.  A row
- * whose tag the caller holds cannot change under it.  A row read without a
- * tag may be gone the next moment, and if an update moves it to another page
- * at the time of the scan it may be missed; callers decide again once they
- * have the tag.
+ * Reads go straight to the tables, by an index, and see what is committed at
+ * that moment and what this transaction has written, whatever snapshot the
+ * transaction has.  They judge each version of a row by the latest snapshot
+ * themselves: the server's scan is given SnapshotAny, which leaves no
+ * predicate locks and so causes no serialization failure.  (With SnapshotSelf
+ * a scan misses a row that is moved to another page while it runs.)  A row
+ * whose tag the caller holds cannot change under it; what was read without a
+ * tag may be history the next moment, and callers decide again under the tag.
  *
  * Writes go through SPI by ctid with the latest snapshot, so that the
  * executor sees to constraints, indexes and read-only transactions, and a
@@ -29,11 +30,15 @@
 
 #include "access/genam.h"
 #include "access/htup_details.h"
+#include "access/relscan.h"
 #include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
@@ -80,9 +85,19 @@ enum
 	TICKETS_EXPIRES_AT,
 	TICKETS_WAIT_UNTIL,
 	TICKETS_ALIVE_UNTIL,
+	TICKETS_WAITER_PID,
 	TICKETS_CLAIMED,
 	TICKETS_ENDED_AT,
 	TICKETS_COLUMNS = TICKETS_ENDED_AT
+};
+
+enum
+{
+	BLOCKERS_ROLE = 1,
+	BLOCKERS_OWNER,
+	BLOCKERS_SCOPE,
+	BLOCKERS_NAME,
+	BLOCKERS_COLUMNS = BLOCKERS_NAME
 };
 
 typedef enum StoreQuery
@@ -90,7 +105,9 @@ typedef enum StoreQuery
 	INSERT_LOCK,
 	UPDATE_LOCK,
 	INSERT_TICKET,
-	UPDATE_TICKET
+	UPDATE_TICKET,
+	INSERT_BLOCKER,
+	DELETE_BLOCKER
 } StoreQuery;
 
 /*
@@ -133,27 +150,41 @@ static struct
 	[INSERT_TICKET] = {
 		"INSERT INTO leaselock.tickets (scope, name, request_id, ticket,"
 		" role, owner, place, waiting, state, fence, lease_us, requested_at,"
-		" expires_at, wait_until, alive_until, claimed, ended_at)"
+		" expires_at, wait_until, alive_until, waiter_pid, claimed, ended_at)"
 		" VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13,"
-		" $14, $15, $16, $17) RETURNING ctid",
+		" $14, $15, $16, $17, $18) RETURNING ctid",
 		TICKETS_COLUMNS,
 		{TEXTOID, TEXTOID, UUIDOID, UUIDOID,
 			OIDOID, TEXTOID, INT8OID, BOOLOID, TEXTOID, INT8OID, INT8OID,
 			TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID,
-		BOOLOID, TIMESTAMPTZOID},
+		INT4OID, BOOLOID, TIMESTAMPTZOID},
 		SPI_OK_INSERT_RETURNING
 	},
 	[UPDATE_TICKET] = {
 		"UPDATE leaselock.tickets SET place = $7, waiting = $8, state = $9,"
 		" fence = $10, lease_us = $11, expires_at = $13, wait_until = $14,"
-		" alive_until = $15, claimed = $16, ended_at = $17"
+		" alive_until = $15, waiter_pid = $16, claimed = $17, ended_at = $18"
 		" WHERE ctid OPERATOR(pg_catalog.=) $1 RETURNING ctid",
 		TICKETS_COLUMNS,
 		{TIDOID, TEXTOID, UUIDOID, UUIDOID,
 			OIDOID, TEXTOID, INT8OID, BOOLOID, TEXTOID, INT8OID, INT8OID,
 			TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID,
-		BOOLOID, TIMESTAMPTZOID},
+		INT4OID, BOOLOID, TIMESTAMPTZOID},
 		SPI_OK_UPDATE_RETURNING
+	},
+	[INSERT_BLOCKER] = {
+		"INSERT INTO leaselock.blockers (role, owner, scope, name)"
+		" VALUES ($1, $2, $3, $4) RETURNING ctid",
+		BLOCKERS_COLUMNS,
+		{OIDOID, TEXTOID, TEXTOID, TEXTOID},
+		SPI_OK_INSERT_RETURNING
+	},
+	[DELETE_BLOCKER] = {
+		"DELETE FROM leaselock.blockers"
+		" WHERE ctid OPERATOR(pg_catalog.=) $1 RETURNING ctid",
+		1,
+		{TIDOID},
+		SPI_OK_DELETE_RETURNING
 	}
 };
 
@@ -215,6 +246,15 @@ store_exists(void)
 	return OidIsValid(get_namespace_oid(LEASELOCK_SCHEMA, true));
 }
 
+/* A scan of a table, in the order of an index if there is one. */
+typedef struct TableScan
+{
+	Relation	rel;
+	Relation	index;			/* NULL: no order */
+	Snapshot	snapshot;		/* which versions count */
+	SysScanDesc scan;
+} TableScan;
+
 /* Opens a table for a scan, after checking that it is what we were built for. */
 static Relation
 open_table(const char *name, int columns)
@@ -230,10 +270,76 @@ open_table(const char *name, int columns)
 	return rel;
 }
 
+/*
+ * Locks the tables, as reading and writing them will, until the transaction
+ * ends: what comes then does not wait for a DDL command any more.
+ */
+void
+store_lock_tables(void)
+{
+	static const char *const names[] = {
+		"locks", "tickets", "blockers", "floor", "installation"
+	};
+
+	for (int i = 0; i < (int) lengthof(names); i++)
+		LockRelationOid(find_relation(names[i]), RowExclusiveLock);
+}
+
 static void
 set_key(ScanKey key, AttrNumber column, RegProcedure equal, Datum value)
 {
 	ScanKeyInit(key, column, BTEqualStrategyNumber, equal, value);
+}
+
+static TableScan *
+open_scan(const char *table, int columns, const char *index, ScanKey keys,
+		  int nkeys)
+{
+	TableScan  *scan = palloc0(sizeof(TableScan));
+
+	scan->rel = open_table(table, columns);
+	scan->snapshot = RegisterSnapshot(GetLatestSnapshot());
+	if (index == NULL)
+	{
+		scan->scan = systable_beginscan(scan->rel, InvalidOid, false,
+										SnapshotAny, nkeys, keys);
+		return scan;
+	}
+	scan->index = index_open(find_relation(index), AccessShareLock);
+	scan->scan = systable_beginscan_ordered(scan->rel, scan->index,
+											SnapshotAny, nkeys, keys);
+	return scan;
+}
+
+/* The next row, valid until the next call; NULL at the end. */
+static HeapTuple
+next_row(TableScan *scan, ScanDirection direction)
+{
+	HeapTuple	tuple;
+
+	do
+	{
+		tuple = scan->index == NULL ? systable_getnext(scan->scan) :
+			systable_getnext_ordered(scan->scan, direction);
+	} while (HeapTupleIsValid(tuple) &&
+			 !table_tuple_satisfies_snapshot(scan->rel, scan->scan->slot,
+											 scan->snapshot));
+	return tuple;
+}
+
+static void
+close_scan(TableScan *scan)
+{
+	if (scan->index == NULL)
+		systable_endscan(scan->scan);
+	else
+	{
+		systable_endscan_ordered(scan->scan);
+		index_close(scan->index, AccessShareLock);
+	}
+	UnregisterSnapshot(scan->snapshot);
+	table_close(scan->rel, AccessShareLock);
+	pfree(scan);
 }
 
 static TimestampTz
@@ -246,19 +352,16 @@ time_or_none(Datum value, bool isnull)
 static pg_uuid_t
 load_home(void)
 {
-	Relation	rel = open_table("installation", 1);
-	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false,
-										  SnapshotSelf, 0, NULL);
-	HeapTuple	tuple = systable_getnext(scan);
+	TableScan  *scan = open_scan("installation", 1, NULL, NULL, 0);
+	HeapTuple	tuple = next_row(scan, ForwardScanDirection);
 	pg_uuid_t	home;
 	bool		isnull;
 
 	if (!HeapTupleIsValid(tuple))
 		elog(ERROR, "leaselock.installation is empty");
-	home = *DatumGetUUIDP(heap_getattr(tuple, 1, RelationGetDescr(rel),
+	home = *DatumGetUUIDP(heap_getattr(tuple, 1, RelationGetDescr(scan->rel),
 									   &isnull));
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
+	close_scan(scan);
 	return home;
 }
 
@@ -338,6 +441,8 @@ deform_ticket(HeapTuple tuple, TupleDesc desc, LeaseTicket *ticket)
 	ticket->expires_at = TIME(TICKETS_EXPIRES_AT);
 	ticket->wait_until = TIME(TICKETS_WAIT_UNTIL);
 	ticket->alive_until = TIME(TICKETS_ALIVE_UNTIL);
+	ticket->waiter_pid = ISNULL(TICKETS_WAITER_PID) ? 0 :
+		DatumGetInt32(VALUE(TICKETS_WAITER_PID));
 	ticket->claimed = DatumGetBool(VALUE(TICKETS_CLAIMED));
 	ticket->ended_at = TIME(TICKETS_ENDED_AT);
 
@@ -350,57 +455,84 @@ deform_ticket(HeapTuple tuple, TupleDesc desc, LeaseTicket *ticket)
 static List *
 scan_locks(ScanKey keys, int nkeys)
 {
-	Relation	rel = open_table("locks", LOCKS_COLUMNS);
-	Relation	index = index_open(find_relation("locks_pkey"),
-								   AccessShareLock);
-	SysScanDesc scan = systable_beginscan_ordered(rel, index, SnapshotSelf,
-												  nkeys, keys);
+	TableScan  *scan = open_scan("locks", LOCKS_COLUMNS, "locks_pkey", keys,
+								 nkeys);
 	HeapTuple	tuple;
 	List	   *rows = NIL;
 
-	while (HeapTupleIsValid(tuple = systable_getnext_ordered(scan,
-															 ForwardScanDirection)))
+	while (HeapTupleIsValid(tuple = next_row(scan, ForwardScanDirection)))
 	{
 		LeaseLock  *lock = palloc(sizeof(LeaseLock));
 
-		deform_lock(tuple, RelationGetDescr(rel), lock);
+		deform_lock(tuple, RelationGetDescr(scan->rel), lock);
 		rows = lappend(rows, lock);
 	}
-	systable_endscan_ordered(scan);
-	index_close(index, AccessShareLock);
-	table_close(rel, AccessShareLock);
+	close_scan(scan);
 	return rows;
+}
+
+/* A scan of tickets in the order of an index. */
+struct TicketScan
+{
+	TableScan  *scan;
+};
+
+static TicketScan *
+open_tickets(const char *index, ScanKey keys, int nkeys)
+{
+	TicketScan *tickets = palloc(sizeof(TicketScan));
+
+	tickets->scan = open_scan("tickets", TICKETS_COLUMNS, index, keys, nkeys);
+	return tickets;
+}
+
+static bool
+next_ticket(TicketScan *tickets, ScanDirection direction, LeaseTicket *ticket)
+{
+	HeapTuple	tuple = next_row(tickets->scan, direction);
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	deform_ticket(tuple, RelationGetDescr(tickets->scan->rel), ticket);
+	return true;
+}
+
+void
+store_close_tickets(TicketScan *tickets)
+{
+	close_scan(tickets->scan);
+	pfree(tickets);
+}
+
+/* The next ticket of a scan into *ticket; false at the end. */
+bool
+store_next_ticket(TicketScan *tickets, LeaseTicket *ticket)
+{
+	return next_ticket(tickets, ForwardScanDirection, ticket);
 }
 
 /* The ticket rows that an index scan finds, in the index's order. */
 static List *
 scan_tickets(const char *index_name, ScanKey keys, int nkeys)
 {
-	Relation	rel = open_table("tickets", TICKETS_COLUMNS);
-	Relation	index = index_open(find_relation(index_name),
-								   AccessShareLock);
-	SysScanDesc scan = systable_beginscan_ordered(rel, index, SnapshotSelf,
-												  nkeys, keys);
-	HeapTuple	tuple;
+	TicketScan *scan = open_tickets(index_name, keys, nkeys);
+	LeaseTicket ticket;
 	List	   *rows = NIL;
 
-	while (HeapTupleIsValid(tuple = systable_getnext_ordered(scan,
-															 ForwardScanDirection)))
+	while (store_next_ticket(scan, &ticket))
 	{
-		LeaseTicket *ticket = palloc(sizeof(LeaseTicket));
+		LeaseTicket *copy = palloc(sizeof(LeaseTicket));
 
-		deform_ticket(tuple, RelationGetDescr(rel), ticket);
-		rows = lappend(rows, ticket);
+		*copy = ticket;
+		rows = lappend(rows, copy);
 	}
-	systable_endscan_ordered(scan);
-	index_close(index, AccessShareLock);
-	table_close(rel, AccessShareLock);
+	store_close_tickets(scan);
 	return rows;
 }
 
 /*
  * Loads a lock's row into *lock; without one, *lock is a free lock that has
- * no row.  Exact under the name tag.
+ * no row.
  */
 void
 store_load_lock(const LockKey *key, LeaseLock *lock)
@@ -425,43 +557,19 @@ store_load_lock(const LockKey *key, LeaseLock *lock)
 	lock->hold_expires_at = NO_TIME;
 }
 
-/*
- * Nothing guards a look-up without a tag, so an update that moves the row to
- * another page at that moment could hide it.  It would have to happen in each
- * of a few tries.
- */
-#define UNGUARDED_TRIES		3
-
-/* store_load_lock for a caller that has no tag and believes "no row". */
-void
-store_find_lock(const LockKey *key, LeaseLock *lock)
-{
-	for (int tries = 0; tries < UNGUARDED_TRIES; tries++)
-	{
-		store_load_lock(key, lock);
-		if (ItemPointerIsValid(&lock->tid))
-			return;
-	}
-}
-
 /* Loads a ticket by its uuid; false if there is none. */
 bool
 store_load_ticket(const pg_uuid_t *ticket, LeaseTicket *row)
 {
-	for (int tries = 0; tries < UNGUARDED_TRIES; tries++)
-	{
-		ScanKeyData key;
-		List	   *rows;
+	ScanKeyData key;
+	List	   *rows;
 
-		set_key(&key, TICKETS_TICKET, F_UUID_EQ, UUIDPGetDatum(ticket));
-		rows = scan_tickets("tickets_ticket", &key, 1);
-		if (rows != NIL)
-		{
-			*row = *(LeaseTicket *) linitial(rows);
-			return true;
-		}
-	}
-	return false;
+	set_key(&key, TICKETS_TICKET, F_UUID_EQ, UUIDPGetDatum(ticket));
+	rows = scan_tickets("tickets_ticket", &key, 1);
+	if (rows == NIL)
+		return false;
+	*row = *(LeaseTicket *) linitial(rows);
+	return true;
 }
 
 /* Loads a ticket by its lock and request id; false if there is none. */
@@ -505,6 +613,51 @@ store_list_owner(const Identity *who)
 	return scan_tickets("tickets_owner", keys, 2);
 }
 
+/* The waiting tickets of an identity, by what is stored. */
+List *
+store_list_waits(const Identity *who)
+{
+	ScanKeyData keys[3];
+
+	set_key(&keys[0], TICKETS_OWNER, F_TEXTEQ, CStringGetTextDatum(who->owner));
+	set_key(&keys[1], TICKETS_ROLE, F_OIDEQ, ObjectIdGetDatum(who->role));
+	set_key(&keys[2], TICKETS_WAITING, F_BOOLEQ, BoolGetDatum(true));
+	return scan_tickets("tickets_owner", keys, 3);
+}
+
+static TicketScan *
+open_places(const LockKey *key, int64 after)
+{
+	ScanKeyData keys[3];
+
+	set_key(&keys[0], TICKETS_SCOPE, F_TEXTEQ, CStringGetTextDatum(key->scope));
+	set_key(&keys[1], TICKETS_NAME, F_TEXTEQ, CStringGetTextDatum(key->name));
+	ScanKeyInit(&keys[2], TICKETS_PLACE, BTGreaterStrategyNumber, F_INT8GT,
+				Int64GetDatum(after));
+	return open_tickets("tickets_place", keys, 3);
+}
+
+/* Begins to read a lock's queue behind a place, in the order of places. */
+TicketScan *
+store_open_queue(const LockKey *key, int64 after)
+{
+	return open_places(key, after);
+}
+
+/* The last place of a lock's queue that is visible, 0: none. */
+int64
+store_last_place(const LockKey *key)
+{
+	TicketScan *scan = open_places(key, 0);
+	LeaseTicket ticket;
+	int64		place = 0;
+
+	if (next_ticket(scan, BackwardScanDirection, &ticket))
+		place = ticket.place;
+	store_close_tickets(scan);
+	return place;
+}
+
 List *
 store_list_locks(void)
 {
@@ -522,22 +675,19 @@ store_list_tickets(void)
 int64
 store_load_floor(void)
 {
-	Relation	rel = open_table("floor", 1);
-	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false,
-										  SnapshotSelf, 0, NULL);
+	TableScan  *scan = open_scan("floor", 1, NULL, NULL, 0);
 	HeapTuple	tuple;
 	int64		floor = 0;
 
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	while (HeapTupleIsValid(tuple = next_row(scan, ForwardScanDirection)))
 	{
 		bool		isnull;
-		Datum		fence = heap_getattr(tuple, 1, RelationGetDescr(rel),
+		Datum		fence = heap_getattr(tuple, 1, RelationGetDescr(scan->rel),
 										 &isnull);
 
 		floor = Max(floor, DatumGetInt64(fence));
 	}
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
+	close_scan(scan);
 	return floor;
 }
 
@@ -612,6 +762,9 @@ write_row(StoreQuery query, Datum *values, const char *nulls,
 
 	SPI_finish();
 	SetUserIdAndSecContext(caller, security);
+
+	/* what was written shows in the scans that follow */
+	CommandCounterIncrement();
 }
 
 static void
@@ -692,6 +845,8 @@ store_save_ticket(LeaseTicket *ticket)
 	set_time(values, nulls, TICKETS_EXPIRES_AT, ticket->expires_at);
 	set_time(values, nulls, TICKETS_WAIT_UNTIL, ticket->wait_until);
 	set_time(values, nulls, TICKETS_ALIVE_UNTIL, ticket->alive_until);
+	SET_NULLABLE(TICKETS_WAITER_PID, Int32GetDatum(ticket->waiter_pid),
+				 ticket->waiter_pid != 0);
 	SET(TICKETS_CLAIMED, BoolGetDatum(ticket->claimed));
 	set_time(values, nulls, TICKETS_ENDED_AT, ticket->ended_at);
 
@@ -700,4 +855,97 @@ store_save_ticket(LeaseTicket *ticket)
 
 #undef SET_NULLABLE
 #undef SET
+}
+
+/* ----------------------------------------------------------------------
+ * Blockers
+ * ----------------------------------------------------------------------
+ */
+
+typedef struct BlockerRow
+{
+	ItemPointerData tid;
+	LockKey		key;
+} BlockerRow;
+
+static List *
+scan_blockers(const Identity *who)
+{
+	ScanKeyData keys[2];
+	TableScan  *scan;
+	HeapTuple	tuple;
+	List	   *rows = NIL;
+
+	set_key(&keys[0], BLOCKERS_OWNER, F_TEXTEQ, CStringGetTextDatum(who->owner));
+	set_key(&keys[1], BLOCKERS_ROLE, F_OIDEQ, ObjectIdGetDatum(who->role));
+	scan = open_scan("blockers", BLOCKERS_COLUMNS, "blockers_owner", keys, 2);
+	while (HeapTupleIsValid(tuple = next_row(scan, ForwardScanDirection)))
+	{
+		BlockerRow *row = palloc(sizeof(BlockerRow));
+		Datum		values[BLOCKERS_COLUMNS];
+		bool		nulls[BLOCKERS_COLUMNS];
+
+		heap_deform_tuple(tuple, RelationGetDescr(scan->rel), values, nulls);
+		row->tid = tuple->t_self;
+		row->key = make_lock_key(TextDatumGetCString(values[BLOCKERS_SCOPE - 1]),
+								 TextDatumGetCString(values[BLOCKERS_NAME - 1]));
+		rows = lappend(rows, row);
+	}
+	close_scan(scan);
+	return rows;
+}
+
+/*
+ * The keys (LockKey *) of locks that an identity was found to hold by somebody
+ * who queued for them.  Hints: check each.
+ */
+List *
+store_list_blocked(const Identity *who)
+{
+	List	   *keys = NIL;
+	ListCell   *cell;
+
+	foreach(cell, scan_blockers(who))
+		keys = lappend(keys, &((BlockerRow *) lfirst(cell))->key);
+	return keys;
+}
+
+/* Notes that an identity holds a lock that others queue for. */
+void
+store_note_blocker(const Identity *who, const LockKey *key)
+{
+	Datum		values[BLOCKERS_COLUMNS];
+	ItemPointerData tid;
+	ListCell   *cell;
+
+	foreach(cell, scan_blockers(who))
+	{
+		if (compare_lock_keys(&((BlockerRow *) lfirst(cell))->key, key) == 0)
+			return;
+	}
+	values[BLOCKERS_ROLE - 1] = ObjectIdGetDatum(who->role);
+	values[BLOCKERS_OWNER - 1] = CStringGetTextDatum(who->owner);
+	values[BLOCKERS_SCOPE - 1] = CStringGetTextDatum(key->scope);
+	values[BLOCKERS_NAME - 1] = CStringGetTextDatum(key->name);
+	write_row(INSERT_BLOCKER, values, NULL, &tid);
+}
+
+/*
+ * Removes such notes when the identity loses the lock.  The caller holds the
+ * name tag in NAME_CHANGE, so that nobody else removes them.
+ */
+void
+store_forget_blocker(const Identity *who, const LockKey *key)
+{
+	ListCell   *cell;
+
+	foreach(cell, scan_blockers(who))
+	{
+		BlockerRow *row = (BlockerRow *) lfirst(cell);
+		Datum		tid = PointerGetDatum(&row->tid);
+		ItemPointerData deleted;
+
+		if (compare_lock_keys(&row->key, key) == 0)
+			write_row(DELETE_BLOCKER, &tid, NULL, &deleted);
+	}
 }

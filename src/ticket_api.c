@@ -13,6 +13,7 @@
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
+#include "utils/fmgroids.h"
 #include "utils/timestamp.h"
 
 #include "leaselock.h"
@@ -44,9 +45,12 @@ enum
 	ANSWER_COLUMNS
 };
 
-/* Bounds of the back-off hint of a contended answer. */
+/* Bounds of the back-off hint of a contended answer, and of the head's poll. */
 #define MIN_BACK_OFF_MS		100
 #define MAX_BACK_OFF_MS		1000
+
+/* How much slower each place in the queue polls than the one before. */
+#define POLL_STEP_MS		500
 
 static void
 set_column(Datum *values, bool *nulls, int column, Datum value, bool valid)
@@ -61,19 +65,26 @@ text_or_null(const char *value)
 	return value ? CStringGetTextDatum(value) : (Datum) 0;
 }
 
-/* When to call again: see the contract of each state in the install script. */
+/*
+ * When to call again: a third of the lease for a holder, so that two renewals
+ * may fail; for a waiter the sooner the nearer its turn is, and often enough
+ * to be heard from.
+ */
 static int64
 next_call_ms(const LeaseAnswer *answer)
 {
-	int64		left;
+	int64		left = clock_remaining_ms(answer->holder_until, answer->now);
+	int64		back_off = Min(Max(left, MIN_BACK_OFF_MS), MAX_BACK_OFF_MS);
 
 	switch (answer->state)
 	{
 		case LEASE_HELD:
 			return answer->ticket.lease_us / 3 / 1000;
 		case LEASE_CONTENDED:
-			left = clock_remaining_ms(answer->holder_until, answer->now);
-			return Min(Max(left, MIN_BACK_OFF_MS), MAX_BACK_OFF_MS);
+			return back_off;
+		case LEASE_WAITING:
+			return Min(back_off + (answer->position - 1) * POLL_STEP_MS,
+					   leaselock_waiter_timeout / 4);
 		default:
 			return -1;
 	}
@@ -126,19 +137,28 @@ answer_datum(FunctionCallInfo fcinfo, const LeaseAnswer *answer)
 	return HeapTupleGetDatum(heap_form_tuple(desc, values, nulls));
 }
 
-Datum
-leaselock_lease_acquire(PG_FUNCTION_ARGS)
+/* Reads the arguments of lease_acquire, and of lease_acquire_wait. */
+LeaseRequest
+acquire_request(FunctionCallInfo fcinfo)
 {
 	const char *name = argument_text(fcinfo, 0, "name");
 	const char *owner = argument_text(fcinfo, 1, "owner");
-	LeaseRequest request;
-	LeaseAnswer answer;
+	LeaseRequest request = {0};
 
 	request.lease_us = argument_lease(fcinfo, 2, "lease");
 	request.wait_us = argument_wait(fcinfo, 3, "wait");
 	request.key = make_lock_key(argument_text(fcinfo, 4, "scope"), name);
 	request.request_id = PG_ARGISNULL(5) ? NULL : PG_GETARG_UUID_P(5);
 	request.who = caller_identity(owner);
+	request.ticket = *DatumGetUUIDP(OidFunctionCall0(F_GEN_RANDOM_UUID));
+	return request;
+}
+
+Datum
+leaselock_lease_acquire(PG_FUNCTION_ARGS)
+{
+	LeaseRequest request = acquire_request(fcinfo);
+	LeaseAnswer answer;
 
 	require_writable("lease_acquire()");
 	lease_acquire(&request, &answer);
@@ -152,7 +172,7 @@ leaselock_lease_get(PG_FUNCTION_ARGS)
 	LeaseAnswer answer;
 
 	require_writable("lease_get()");
-	lease_get(ticket, &answer);
+	lease_look(ticket, LOOK_MAY_WAIT, &answer);
 	return answer_datum(fcinfo, &answer);
 }
 

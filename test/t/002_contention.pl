@@ -219,23 +219,36 @@ foreach my $isolation ('serializable', 'repeatable read')
 
 $node->safe_psql('postgres', q{
 CREATE TABLE renewed (state text);
+CREATE TABLE looked (call text, state text);
 CREATE TABLE written (passed boolean);
 CREATE TABLE taken (owner text, fence bigint);
 });
-my ($ticket, $fence) = split /\|/, $node->safe_psql('postgres',
-	q{SELECT ticket, fence FROM leaselock.lease_acquire('busy', 'holder')});
+
+# Long texts: few versions of the lock's row fit into a page.
+my $name = 'busy' x 63;
+my $owner = 'holder' x 42;
+my $scope = 'scope' x 51;
+my $request = 'c0ffee00-0000-4000-8000-000000000001';
+my $acquire = qq{leaselock.lease_acquire('$name', '$owner',
+	scope => '$scope', request_id => '$request')};
+my ($ticket, $fence) = split /\|/,
+  $node->safe_psql('postgres', "SELECT ticket, fence FROM $acquire");
 my $offset = -s $node->logfile;
 
 my $committer = qq{
 INSERT INTO renewed SELECT state FROM leaselock.lease_renew('$ticket');
+INSERT INTO looked
+	SELECT 'get', state FROM leaselock.lease_get('$ticket') UNION ALL
+	SELECT 'retry', state FROM $acquire;
 BEGIN;
 INSERT INTO written VALUES
-	(leaselock.fence_check('busy', $fence, allow_lapsed => %s));
+	(leaselock.fence_check('$name', $fence, '$scope', allow_lapsed => %s));
 COMMIT;
 };
-my $taker = q{
+my $taker = qq{
 INSERT INTO taken SELECT owner, fence
-	FROM leaselock.lease_acquire('busy', 'taker :client_id') WHERE state = 'held';
+	FROM leaselock.lease_acquire('$name', 'taker :client_id', scope => '$scope')
+	WHERE state = 'held';
 };
 
 # An old snapshot keeps the space of old row versions from being reused, so
@@ -254,7 +267,7 @@ my $committers;
 		lapsed => sprintf($committer, 'true'));
 }
 ok( $node->poll_query_until('postgres',
-		'SELECT count(*) >= 1600 FROM written'),
+		'SELECT count(*) >= 3200 FROM written'),
 	'32 committers write');
 
 $node->pgbench('-n -c 4 -j 1 -t 100', 0, [qr/processed: 400\/400/], [qr/^$/],
@@ -263,9 +276,12 @@ $node->pgbench('-n -c 4 -j 1 -t 100', 0, [qr/processed: 400\/400/], [qr/^$/],
 is($node->safe_psql('postgres', 'SELECT count(*) FROM taken'),
 	'0', 'nobody takes a lock whose holder renews it');
 is( $node->safe_psql('postgres', q{
-		SELECT (SELECT count(*) FROM renewed WHERE state <> 'held'),
-			(SELECT count(*) FROM written WHERE NOT passed)}),
-	'0|0', 'and the holder is never told that it has lost it');
+		SELECT 'renew', state, count(*) FROM renewed WHERE state <> 'held' GROUP BY 2
+		UNION ALL
+		SELECT call, state, count(*) FROM looked WHERE state <> 'held' GROUP BY 1, 2
+		UNION ALL
+		SELECT 'check', 'refused', count(*) FROM written WHERE NOT passed GROUP BY 2}),
+	'', 'and the holder is never told that it has lost it');
 is_deeply([ logged_errors($offset) ],
 	[], 'no error in the server log before the lease lapses');
 $old->quit;
@@ -288,7 +304,7 @@ is( $node->safe_psql('postgres', qq{
 		FROM taken}),
 	'1|1|t', 'one taker has got the lock, with a greater fence');
 is( $node->safe_psql('postgres', qq{
-		SELECT leaselock.fence_check('busy', $fence, allow_lapsed => true)}),
+		SELECT leaselock.fence_check('$name', $fence, '$scope', allow_lapsed => true)}),
 	'f', 'the old fence is stale');
 
 is_deeply([ grep { !/ LS001 committers ERROR:/ } logged_errors($offset) ],

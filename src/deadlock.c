@@ -1,0 +1,346 @@
+/*-------------------------------------------------------------------------
+ *
+ * deadlock.c
+ *	  Whether a wait closes a cycle.
+ *
+ * An identity that waits for a lock is blocked by the lock's live holder and
+ * by every live waiter ahead of it.  A wait is refused if it closes a cycle in
+ * which it is the newest, so both searches follow only waits that are older.
+ * Then of the waits of a cycle exactly one is refused, even if they were
+ * queued at the same moment and none of them saw the others: each looks again
+ * later, and the newest finds the cycle.
+ *
+ * Nothing is locked for that.  What the search reads may change meanwhile,
+ * but a cycle of committed waits stays until one of them ends.
+ *
+ * There are two searches.  The one from behind asks who waits for us, through
+ * the locks that we hold (leaselock.blockers) or wait for; it ends at once for
+ * an identity that nobody waits for, however long the queue is.  If it grows,
+ * the one from the front asks whom we wait for.
+ *
+ * Copyright (c) 2026, leaselock contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "lib/stringinfo.h"
+
+#include "leaselock.h"
+
+/* How many waits the search from behind follows before the other is tried. */
+#define MAX_BEHIND	64
+
+/* An identity that was reached, and the wait that led there. */
+typedef struct CycleNode
+{
+	Identity	who;
+	LockKey		key;			/* the lock of that wait */
+	struct CycleNode *from;			/* the other party of it, NULL: the start */
+} CycleNode;
+
+typedef struct Search
+{
+	const LeaseTicket *self;	/* the wait in question */
+	const LeaseLock *lock;		/* its lock */
+	List	   *nodes;			/* reached so far, in the order of reaching */
+	int			limit;			/* of nodes, 0: none */
+	CycleNode	   *found;			/* the node that closes the cycle */
+} Search;
+
+/* Whether a wait is older than the one in question. */
+static bool
+is_older(const Search *search, const LeaseTicket *wait)
+{
+	const LeaseTicket *self = search->self;
+
+	if (wait->requested_at != self->requested_at)
+		return wait->requested_at < self->requested_at;
+	return memcmp(&wait->ticket, &self->ticket, sizeof(pg_uuid_t)) < 0;
+}
+
+static bool
+is_live_wait(const LeaseTicket *wait, const LeaseLock *lock)
+{
+	return wait->state == LEASE_WAITING &&
+		ticket_state(wait, lock, clock_read(lock->changed_at)) ==
+		LEASE_WAITING;
+}
+
+static bool
+holder_blocks(const LeaseLock *lock, const Identity *waiter)
+{
+	return grant_is_live(lock, clock_read(lock->changed_at)) &&
+		!same_identity(&lock->holder, waiter);
+}
+
+/* Reaches an identity over a wait for "key"; NULL if it was reached before. */
+static CycleNode *
+reach(Search *search, const Identity *who, const LockKey *key, CycleNode *from)
+{
+	ListCell   *cell;
+	CycleNode	   *node;
+
+	foreach(cell, search->nodes)
+	{
+		if (same_identity(&((CycleNode *) lfirst(cell))->who, who))
+			return NULL;
+	}
+	node = palloc(sizeof(CycleNode));
+	node->who = *who;
+	node->key = *key;
+	node->from = from;
+	search->nodes = lappend(search->nodes, node);
+	return node;
+}
+
+static bool
+is_over(const Search *search)
+{
+	return search->found != NULL ||
+		(search->limit > 0 && list_length(search->nodes) > search->limit);
+}
+
+/* ----------------------------------------------------------------------
+ * From the front: whom do we wait for?
+ * ----------------------------------------------------------------------
+ */
+
+static void
+reach_blocker(Search *search, const Identity *who, const LockKey *key,
+			  CycleNode *from)
+{
+	CycleNode	   *node;
+
+	if (same_identity(who, &search->self->who) && from != NULL)
+	{
+		node = palloc(sizeof(CycleNode));
+		node->who = *who;
+		node->key = *key;
+		node->from = from;
+		search->found = node;
+		return;
+	}
+	(void) reach(search, who, key, from);
+}
+
+/* Reaches whoever blocks one wait of the identity of a node. */
+static void
+follow_wait(Search *search, const LeaseTicket *wait, const LeaseLock *lock,
+			CycleNode *from)
+{
+	TicketScan *scan;
+	LeaseTicket ahead;
+
+	if (holder_blocks(lock, &wait->who))
+		reach_blocker(search, &lock->holder, &lock->key, from);
+
+	scan = store_open_queue(&lock->key, lock->passed);
+	while (!is_over(search) && store_next_ticket(scan, &ahead) &&
+		   ahead.place < wait->place)
+	{
+		if (!same_identity(&ahead.who, &wait->who) &&
+			is_older(search, &ahead) && is_live_wait(&ahead, lock))
+			reach_blocker(search, &ahead.who, &lock->key, from);
+	}
+	store_close_tickets(scan);
+}
+
+/* Reaches whoever blocks an identity by any of its older waits. */
+static void
+follow_identity(Search *search, CycleNode *node)
+{
+	ListCell   *cell;
+
+	foreach(cell, store_list_waits(&node->who))
+	{
+		LeaseTicket *wait = (LeaseTicket *) lfirst(cell);
+		LeaseLock	lock;
+
+		if (is_over(search))
+			return;
+		store_load_lock(&wait->key, &lock);
+		if (is_older(search, wait) && is_live_wait(wait, &lock))
+			follow_wait(search, wait, &lock, node);
+	}
+}
+
+/* The cycle as a list of WaitEdge, beginning with the wait in question. */
+static List *
+search_front(Search *search)
+{
+	CycleNode	   *self = reach(search, &search->self->who, &search->lock->key,
+							 NULL);
+	List	   *edges = NIL;
+
+	follow_wait(search, search->self, search->lock, self);
+	for (int i = 1; i < list_length(search->nodes) && !is_over(search); i++)
+		follow_identity(search, (CycleNode *) list_nth(search->nodes, i));
+
+	for (CycleNode *node = search->found; node && node->from; node = node->from)
+	{
+		WaitEdge   *edge = palloc(sizeof(WaitEdge));
+
+		edge->key = node->key;
+		edge->waiter = node->from->who;
+		edge->blocker = node->who;
+		edges = lcons(edge, edges);
+	}
+	return edges;
+}
+
+/* ----------------------------------------------------------------------
+ * From behind: who waits for us?
+ * ----------------------------------------------------------------------
+ */
+
+/* Whether an identity blocks the wait in question itself. */
+static bool
+blocks_self(const Search *search, const Identity *who)
+{
+	ListCell   *cell;
+
+	if (holder_blocks(search->lock, &search->self->who) &&
+		same_identity(&search->lock->holder, who))
+		return true;
+	foreach(cell, store_list_waits(who))
+	{
+		LeaseTicket *wait = (LeaseTicket *) lfirst(cell);
+
+		if (compare_lock_keys(&wait->key, &search->lock->key) == 0 &&
+			wait->place < search->self->place &&
+			is_older(search, wait) && is_live_wait(wait, search->lock))
+			return true;
+	}
+	return false;
+}
+
+/* Reaches the older live waiters of a lock that stand behind a place. */
+static void
+follow_waiters(Search *search, const LeaseLock *lock, int64 after,
+			   CycleNode *from)
+{
+	TicketScan *scan = store_open_queue(&lock->key,
+										Max(after, lock->passed));
+	LeaseTicket wait;
+
+	while (!is_over(search) && store_next_ticket(scan, &wait))
+	{
+		CycleNode	   *node;
+
+		if (same_identity(&wait.who, &from->who) ||
+			!is_older(search, &wait) || !is_live_wait(&wait, lock))
+			continue;
+		node = reach(search, &wait.who, &lock->key, from);
+		if (node != NULL && blocks_self(search, &node->who))
+			search->found = node;
+	}
+	store_close_tickets(scan);
+}
+
+/* Reaches whoever waits for an identity that holds or waits. */
+static void
+follow_blocked(Search *search, CycleNode *node)
+{
+	ListCell   *cell;
+	LeaseLock	lock;
+
+	foreach(cell, store_list_blocked(&node->who))
+	{
+		LockKey    *key = (LockKey *) lfirst(cell);
+
+		if (is_over(search))
+			return;
+		store_load_lock(key, &lock);
+		if (same_identity(&lock.holder, &node->who) &&
+			grant_is_live(&lock, clock_read(lock.changed_at)))
+			follow_waiters(search, &lock, 0, node);
+	}
+	foreach(cell, store_list_waits(&node->who))
+	{
+		LeaseTicket *wait = (LeaseTicket *) lfirst(cell);
+
+		if (is_over(search))
+			return;
+		/* who stands behind the wait in question came later */
+		if (compare_lock_keys(&wait->key, &search->lock->key) == 0)
+			continue;
+		store_load_lock(&wait->key, &lock);
+		if (is_older(search, wait) && is_live_wait(wait, &lock))
+			follow_waiters(search, &lock, wait->place, node);
+	}
+}
+
+static List *
+search_behind(Search *search)
+{
+	List	   *edges = NIL;
+	WaitEdge   *edge;
+
+	(void) reach(search, &search->self->who, &search->lock->key, NULL);
+	for (int i = 0; i < list_length(search->nodes) && !is_over(search); i++)
+		follow_blocked(search, (CycleNode *) list_nth(search->nodes, i));
+	if (search->found == NULL)
+		return NIL;
+
+	edge = palloc(sizeof(WaitEdge));
+	edge->key = search->lock->key;
+	edge->waiter = search->self->who;
+	edge->blocker = search->found->who;
+	edges = lappend(edges, edge);
+	for (CycleNode *node = search->found; node->from; node = node->from)
+	{
+		edge = palloc(sizeof(WaitEdge));
+		edge->key = node->key;
+		edge->waiter = node->who;
+		edge->blocker = node->from->who;
+		edges = lappend(edges, edge);
+	}
+	return edges;
+}
+
+/* ---------------------------------------------------------------------- */
+
+/*
+ * The cycle that a wait closes as its newest, as a list of WaitEdge that
+ * begins with that wait; NIL if there is none.  The ticket need not be stored
+ * yet.
+ */
+List *
+find_deadlock(const LeaseLock *lock, const LeaseTicket *self)
+{
+	Search		behind = {self, lock, NIL, MAX_BEHIND, NULL};
+	Search		front = {self, lock, NIL, 0, NULL};
+	List	   *edges = search_behind(&behind);
+
+	if (edges != NIL || list_length(behind.nodes) <= MAX_BEHIND)
+		return edges;
+	return search_front(&front);
+}
+
+/* Tells the caller which cycle its wait would have closed. */
+void
+report_deadlock(const List *cycle)
+{
+	StringInfoData detail;
+	ListCell   *cell;
+	const LockKey *first = &((WaitEdge *) linitial(cycle))->key;
+
+	initStringInfo(&detail);
+	foreach(cell, cycle)
+	{
+		WaitEdge   *edge = (WaitEdge *) lfirst(cell);
+
+		if (detail.len > 0)
+			appendStringInfoChar(&detail, '\n');
+		appendStringInfo(&detail,
+						 "Owner \"%s\" waits for lock \"%s\" in scope \"%s\" behind owner \"%s\".",
+						 edge->waiter.owner, edge->key.name, edge->key.scope,
+						 edge->blocker.owner);
+	}
+	ereport(NOTICE,
+			(errmsg("waiting for lock \"%s\" in scope \"%s\" would be a deadlock",
+					first->name, first->scope),
+			 errdetail_internal("%s", detail.data),
+			 errhint("Release a lock that the others wait for, then try again.")));
+}

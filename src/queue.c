@@ -1,0 +1,552 @@
+/*-------------------------------------------------------------------------
+ *
+ * queue.c
+ *	  The queue of a lock: who waits, in which order, and whose turn it is.
+ *
+ * Places are drawn under the queue tag, which an enqueue keeps until its
+ * transaction ends, so a ticket that is not committed yet sorts behind every
+ * one that is.  What the clock does to a waiter is computed, not stored:
+ * nothing is written on behalf of others, except that whoever ends a grant
+ * promotes the first waiter if its ticket tag is free.  Otherwise the waiter
+ * takes its turn at its own next look.  A transaction that idles after a look
+ * can so hold up nobody but itself.
+ *
+ * A grant out of the queue writes the place of its waiter into the lock's row
+ * (passed).  A waiting ticket at or below that mark is timed out, whatever
+ * sign of life is committed into it later: it was dead when it was passed.
+ *
+ * Copyright (c) 2026, leaselock contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "miscadmin.h"
+
+#include "leaselock.h"
+
+/* The position in the queue that stands for "that or more". */
+#define MAX_POSITION		100
+
+/*
+ * How many rows a position is counted from.  More than MAX_POSITION, since
+ * one identity may wait with many tickets and dead ones stand among them.
+ */
+#define MAX_POSITION_ROWS	1000
+
+/* ----------------------------------------------------------------------
+ * Judging
+ * ----------------------------------------------------------------------
+ */
+
+/*
+ * The state of a ticket that waits by what is stored: it waits, or its time
+ * ran out, or it fell silent, or its turn went by.  Those of the identity that
+ * holds the lock share the turn of the one that got it.
+ */
+LeaseState
+waiter_state(const LeaseTicket *ticket, const LeaseLock *lock,
+			 TimestampTz now)
+{
+	if (ticket->wait_until <= now)
+		return LEASE_TIMED_OUT;
+	if (ticket->place <= lock->passed &&
+		!(grant_is_live(lock, now) &&
+		  same_identity(&ticket->who, &lock->holder)))
+		return LEASE_TIMED_OUT;
+	if (ticket->alive_until <= now && !is_served(ticket))
+		return LEASE_TIMED_OUT;
+	return LEASE_WAITING;
+}
+
+/* Whether a row of the queue is a live waiter. */
+static bool
+is_waiting(const LeaseTicket *ticket, const LeaseLock *lock, TimestampTz now)
+{
+	return ticket->state == LEASE_WAITING &&
+		waiter_state(ticket, lock, now) == LEASE_WAITING;
+}
+
+/*
+ * The first live waiter, or the first of an identity other than "except", into
+ * *head; false if there is none.
+ */
+static bool
+find_waiter(const LeaseLock *lock, const Identity *except, TimestampTz now,
+			LeaseTicket *head)
+{
+	TicketScan *scan = store_open_queue(&lock->key, lock->passed);
+	bool		found = false;
+
+	while (!found && store_next_ticket(scan, head))
+		found = (except == NULL || !same_identity(&head->who, except)) &&
+			is_waiting(head, lock, now);
+	store_close_tickets(scan);
+	return found;
+}
+
+/* The first live waiter into *head; false if there is none. */
+static bool
+queue_head(const LeaseLock *lock, TimestampTz now, LeaseTicket *head)
+{
+	return find_waiter(lock, NULL, now, head);
+}
+
+/* Whether an identity other than the given one waits. */
+bool
+queue_has_other(const LeaseLock *lock, const Identity *who, TimestampTz now)
+{
+	LeaseTicket other;
+
+	return find_waiter(lock, who, now, &other);
+}
+
+/* Whether a list of Identity has this one. */
+bool
+list_has_identity(const List *identities, const Identity *who)
+{
+	ListCell   *cell;
+
+	foreach(cell, identities)
+	{
+		if (same_identity((const Identity *) lfirst(cell), who))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * How many other identities wait before the first ticket of this one, plus 1.
+ * Stops at MAX_POSITION, so that a poll costs the same in a long queue.
+ */
+int
+queue_position(const LeaseLock *lock, const LeaseTicket *own,
+			   TimestampTz now)
+{
+	TicketScan *scan = store_open_queue(&lock->key, lock->passed);
+	LeaseTicket ticket;
+	List	   *ahead = NIL;
+
+	for (int rows = 0;
+		 rows < MAX_POSITION_ROWS && list_length(ahead) + 1 < MAX_POSITION;
+		 rows++)
+	{
+		Identity   *who;
+
+		if (!store_next_ticket(scan, &ticket) || same_ticket(&ticket, own))
+			break;
+		if (!is_waiting(&ticket, lock, now) ||
+			list_has_identity(ahead, &ticket.who))
+			continue;
+		if (same_identity(&ticket.who, &own->who))
+			break;
+		who = palloc(sizeof(Identity));
+		*who = ticket.who;
+		ahead = lappend(ahead, who);
+	}
+	store_close_tickets(scan);
+	return list_length(ahead) + 1;
+}
+
+/* How many live tickets wait for a lock; stops counting at "enough". */
+int
+queue_length(const LeaseLock *lock, TimestampTz now, int enough)
+{
+	TicketScan *scan = store_open_queue(&lock->key, lock->passed);
+	LeaseTicket ticket;
+	int			length = 0;
+
+	while (length < enough && store_next_ticket(scan, &ticket))
+	{
+		if (is_waiting(&ticket, lock, now))
+			length++;
+	}
+	store_close_tickets(scan);
+	return length;
+}
+
+/*
+ * The mode of the name tag that a grant to a newcomer needs: NAME_CHANGE if the
+ * lock can be had, NAME_KEEP if the identity has it, NoLock if another has it
+ * or waits for it.  For a ticket the identity's own wait counts as well, for a
+ * named hold it does not.
+ */
+LOCKMODE
+grant_mode(const Call *call, const Identity *who, bool for_hold)
+{
+	LeaseTicket head;
+
+	if (grant_is_live(&call->lock, call->now))
+		return same_identity(&call->lock.holder, who) ? NAME_KEEP : NoLock;
+	return find_waiter(&call->lock, for_hold ? who : NULL, call->now, &head) ?
+		NoLock : NAME_CHANGE;
+}
+
+/* ----------------------------------------------------------------------
+ * A waiter's own look
+ * ----------------------------------------------------------------------
+ */
+
+/*
+ * Takes the ticket tag of a waiting ticket, in line if the caller may wait.
+ * Who has the name tag of that lock, from an earlier call, only tries.
+ */
+static bool
+get_ticket_tag(Call *call, const LeaseTicket *ticket, int flags)
+{
+	if (try_ticket_tag(&call->tags, &ticket->key, &ticket->request_id))
+		return true;
+	if (!(flags & LOOK_MAY_WAIT) || has_name_tag(&ticket->key))
+		return false;
+	wait_ticket_tag(&call->tags, &ticket->key, &ticket->request_id);
+	return true;
+}
+
+/* Loads the lock and the ticket under the tags; false if it does not wait. */
+static bool
+reload_waiter(Call *call, LeaseTicket *ticket)
+{
+	load_call(call, &ticket->key);
+	(void) store_load_request(&ticket->key, &ticket->request_id, ticket);
+	return is_waiting(ticket, &call->lock, call->now);
+}
+
+/* Whether the lock's holder is the ticket's own identity. */
+static bool
+holds_already(const Call *call, const LeaseTicket *ticket)
+{
+	return grant_is_live(&call->lock, call->now) &&
+		same_identity(&call->lock.holder, &ticket->who);
+}
+
+/*
+ * Whether nobody holds the lock and it is the turn of the ticket's identity;
+ * *head is then the first ticket of that identity.
+ */
+static bool
+has_turn(const Call *call, const LeaseTicket *ticket, LeaseTicket *head)
+{
+	return !grant_is_live(&call->lock, call->now) &&
+		queue_head(&call->lock, call->now, head) &&
+		same_identity(&head->who, &ticket->who);
+}
+
+/*
+ * Notes, for the search for cycles, that the holder of a lock keeps this
+ * waiter from it.
+ */
+static void
+note_blocker(const LeaseLock *lock, const Identity *waiter)
+{
+	if (OidIsValid(lock->holder.role) &&
+		!same_identity(&lock->holder, waiter))
+		store_note_blocker(&lock->holder, &lock->key);
+}
+
+/* The same for a new holder that has others behind it. */
+static void
+note_next_blocker(Call *call)
+{
+	if (queue_has_other(&call->lock, &call->lock.holder, call->now))
+		store_note_blocker(&call->lock.holder, &call->lock.key);
+}
+
+/*
+ * Makes a waiting ticket held, whose identity holds the lock already.  False
+ * if that changed, or the tags are busy.
+ */
+static bool
+share_grant(Call *call, LeaseTicket *ticket)
+{
+	if (try_name_tag(&call->tags, &ticket->key, NAME_KEEP) &&
+		try_ticket_tag(&call->tags, &ticket->key, &ticket->request_id) &&
+		reload_waiter(call, ticket) && holds_already(call, ticket))
+	{
+		join_grant(call, ticket, true, 0);
+		save_acknowledged(call);
+		return true;
+	}
+	give_back_tags(&call->tags);
+	return false;
+}
+
+/*
+ * Grants the lock to the waiter that looks, because its turn has come.  False
+ * if that changed, or the tags are busy.
+ */
+static bool
+take_turn(Call *call, LeaseTicket *ticket)
+{
+	LeaseTicket head;
+
+	if (try_name_tag(&call->tags, &ticket->key, NAME_CHANGE) &&
+		try_ticket_tag(&call->tags, &ticket->key, &ticket->request_id) &&
+		reload_waiter(call, ticket) && has_turn(call, ticket, &head))
+	{
+		begin_grant(call, &ticket->who);
+		call->lock.passed = Max(call->lock.passed, head.place);
+		join_grant(call, ticket, true, 0);
+		note_next_blocker(call);
+		save_acknowledged(call);
+		return true;
+	}
+	give_back_tags(&call->tags);
+	return false;
+}
+
+/*
+ * Gives a promoted ticket, at the first call for it, the full lease that it
+ * asked for.  The state is judged anew under the tag.
+ */
+static LeaseState
+claim_grant(Call *call, LeaseTicket *ticket, int flags)
+{
+	LeaseState	state;
+
+	if (flags & LOOK_MAY_WAIT)
+		wait_name_tag(&call->tags, &ticket->key, NAME_KEEP);
+	else if (!try_name_tag(&call->tags, &ticket->key, NAME_KEEP))
+		return LEASE_HELD;
+
+	load_call(call, &ticket->key);
+	(void) store_load_request(&ticket->key, &ticket->request_id, ticket);
+	state = ticket_state(ticket, &call->lock, call->now);
+	if (state != LEASE_HELD || ticket->claimed)
+	{
+		give_back_tags(&call->tags);
+		return state;
+	}
+	ticket->claimed = true;
+	ticket->expires_at = call->now + ticket->lease_us;
+	store_save_ticket(ticket);
+	call->lock.expires_at = Max(call->lock.expires_at, ticket->expires_at);
+	save_lock(call);
+	return state;
+}
+
+/* Writes that a waiting ticket has ended.  The caller holds its tag. */
+static void
+end_wait(Call *call, LeaseTicket *ticket, LeaseState state)
+{
+	note_lease_change(&ticket->key);
+	ticket->state = state;
+	ticket->waiting = false;
+	ticket->waiter_pid = 0;
+	ticket->place = 0;
+	ticket->ended_at = call->now;
+	store_save_ticket(ticket);
+}
+
+/*
+ * Writes that a waiter was heard from, or that a backend waits for it and is
+ * its sign of life from now on.  The caller holds the ticket tag.
+ */
+static void
+save_sign_of_life(Call *call, LeaseTicket *ticket, int flags)
+{
+	note_lease_change(&ticket->key);
+	if (flags & LOOK_SERVED)
+	{
+		ticket->alive_until = NO_TIME;
+		ticket->waiter_pid = MyProcPid;
+	}
+	else
+		ticket->alive_until = call->now +
+			leaselock_waiter_timeout * INT64CONST(1000);
+	store_save_ticket(ticket);
+}
+
+/*
+ * Writes what has become of a waiting ticket, or that it was heard from;
+ * returns its state.  If it was promoted meanwhile, nothing is written.
+ */
+static LeaseState
+write_look(Call *call, LeaseTicket *ticket, int flags)
+{
+	LeaseState	state;
+	List	   *cycle;
+
+	if (!get_ticket_tag(call, ticket, flags))
+		return ticket_state(ticket, &call->lock, call->now);
+
+	load_call(call, &ticket->key);
+	(void) store_load_request(&ticket->key, &ticket->request_id, ticket);
+	state = ticket_state(ticket, &call->lock, call->now);
+	if (ticket->state != LEASE_WAITING)
+	{
+		give_back_tags(&call->tags);
+		return state;
+	}
+	if (state == LEASE_WAITING &&
+		(cycle = find_deadlock(&call->lock, ticket)) != NIL)
+	{
+		report_deadlock(cycle);
+		state = LEASE_DEADLOCK;
+	}
+
+	if (state != LEASE_WAITING)
+		end_wait(call, ticket, state);
+	else
+		save_sign_of_life(call, ticket, flags);
+	return state;
+}
+
+/*
+ * Looks at a ticket for its owner: judges it, does what its state calls for,
+ * and returns the state.  With LOOK_MAY_WAIT it waits for tags up to
+ * leaselock.lock_timeout (55P03), otherwise it never waits; a tag that is not
+ * to be had then leaves the ticket as it is.
+ */
+LeaseState
+look_at_ticket(Call *call, LeaseTicket *ticket, int flags)
+{
+	LeaseState	state = judge_ticket(call, ticket);
+	LeaseTicket head;
+
+	if (state == LEASE_HELD && !ticket->claimed)
+		return claim_grant(call, ticket, flags);
+	if (ticket->state != LEASE_WAITING)
+		return state;
+
+	if (state == LEASE_WAITING)
+	{
+		if (!(flags & LOOK_NO_GRANT) &&
+			((holds_already(call, ticket) && share_grant(call, ticket)) ||
+			 (has_turn(call, ticket, &head) && take_turn(call, ticket))))
+			return LEASE_HELD;
+		if (grant_is_live(&call->lock, call->now))
+			note_blocker(&call->lock, &ticket->who);
+		if ((flags & LOOK_SILENT) && !holds_already(call, ticket) &&
+			find_deadlock(&call->lock, ticket) == NIL)
+			return ticket_state(ticket, &call->lock, call->now);
+	}
+
+	state = write_look(call, ticket, flags);
+	if (state == LEASE_HELD && !ticket->claimed)
+		return claim_grant(call, ticket, flags);
+	return state;
+}
+
+/*
+ * Ends a waiting ticket because its owner gives it up; returns its state, which
+ * is held if it was promoted before the tag was to be had.
+ */
+LeaseState
+cancel_wait(Call *call, LeaseTicket *ticket, LeaseState as)
+{
+	LeaseState	state;
+	LeaseTicket next;
+
+	if (!get_ticket_tag(call, ticket, LOOK_MAY_WAIT))
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("could not end the wait for lock \"%s\" in scope \"%s\"",
+						ticket->key.name, ticket->key.scope),
+				 errdetail("Another transaction works on the same ticket, and this transaction has changed the lock."),
+				 errhint("End the wait in a transaction of its own.")));
+	load_call(call, &ticket->key);
+	(void) store_load_request(&ticket->key, &ticket->request_id, ticket);
+	state = ticket_state(ticket, &call->lock, call->now);
+	if (ticket->state != LEASE_WAITING)
+	{
+		give_back_tags(&call->tags);
+		return state;
+	}
+	if (state == LEASE_WAITING)
+		state = as;
+	end_wait(call, ticket, state);
+	if (!grant_is_live(&call->lock, call->now) &&
+		queue_head(&call->lock, call->now, &next))
+		wake_at_commit(&next);
+	return state;
+}
+
+/* ----------------------------------------------------------------------
+ * Enqueue and promotion
+ * ----------------------------------------------------------------------
+ */
+
+static void
+reject_full_queue(const Call *call, int64 last)
+{
+	/* Dead waiters have places too, so only count when it may matter. */
+	if (last - call->lock.passed < leaselock_max_waiters ||
+		queue_length(&call->lock, call->now, leaselock_max_waiters) <
+		leaselock_max_waiters)
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+			 errmsg("too many waiters for lock \"%s\" in scope \"%s\"",
+					call->lock.key.name, call->lock.key.scope),
+			 errdetail("leaselock.max_waiters is %d.", leaselock_max_waiters),
+			 errhint("Try again later, or without waiting.")));
+}
+
+/*
+ * Puts a request into the queue, and returns the state of its ticket: it
+ * waits, or has its turn at once, or would close a cycle and is not put there.
+ * The caller holds the queue tag and, for a request id, the ticket tag, has
+ * seen that no ticket of that id exists, and gives the tags back if nothing
+ * was written.
+ */
+LeaseState
+enqueue(Call *call, const LeaseRequest *request, TimestampTz wait_until,
+		LeaseTicket *ticket)
+{
+	int64		last;
+	LeaseTicket head;
+	List	   *cycle;
+
+	load_call(call, &request->key);
+	if (wait_until <= call->now)
+		return LEASE_CONTENDED;
+	last = Max(store_last_place(&request->key), call->lock.passed);
+	reject_full_queue(call, last);
+
+	init_ticket(call, request, ticket);
+	ticket->state = LEASE_WAITING;
+	ticket->waiting = true;
+	ticket->place = last + 1;
+	ticket->wait_until = wait_until;
+	cycle = find_deadlock(&call->lock, ticket);
+	if (cycle != NIL)
+	{
+		report_deadlock(cycle);
+		return LEASE_DEADLOCK;
+	}
+
+	save_sign_of_life(call, ticket, request->served ? LOOK_SERVED : 0);
+	keep_tags(&call->tags);
+	if (grant_is_live(&call->lock, call->now))
+		note_blocker(&call->lock, &ticket->who);
+	else if (has_turn(call, ticket, &head) && take_turn(call, ticket))
+		return LEASE_HELD;
+	return LEASE_WAITING;
+}
+
+/*
+ * Grants a lock, whose grant has just been ended, to the first waiter.  The
+ * caller holds the name tag in NAME_CHANGE and saves the lock.  If the
+ * waiter's tag is busy the lock stays free, and the waiter takes its turn when
+ * it looks next.
+ */
+void
+promote_head(Call *call)
+{
+	LeaseTicket head;
+
+	if (!queue_head(&call->lock, call->now, &head))
+		return;
+	wake_at_commit(&head);
+	if (!try_ticket_tag(&call->tags, &head.key, &head.request_id) ||
+		!store_load_request(&head.key, &head.request_id, &head) ||
+		!is_waiting(&head, &call->lock, call->now))
+		return;
+	begin_grant(call, &head.who);
+	call->lock.passed = head.place;
+	join_grant(call, &head, false,
+			   leaselock_waiter_timeout * INT64CONST(1000) / 2);
+	note_next_blocker(call);
+	ForceSyncCommit();
+}
