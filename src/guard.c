@@ -1,0 +1,313 @@
+/*-------------------------------------------------------------------------
+ *
+ * guard.c
+ *	  The trigger functions fence_guard and fence_monotonic.
+ *
+ * What a trigger's arguments say is worked out once a statement and kept with
+ * the trigger's call information.  A row then costs a look at its columns and
+ * a probe of the transaction's memory of checked fences (fence.c).
+ *
+ * Copyright (c) 2026, leaselock contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "catalog/pg_type.h"
+#include "commands/trigger.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+
+#include "leaselock.h"
+
+PG_FUNCTION_INFO_V1(leaselock_fence_guard);
+PG_FUNCTION_INFO_V1(leaselock_fence_monotonic);
+
+#define DEFAULT_SCOPE	"public"
+
+#define GUARD_USAGE \
+	"Write BEFORE INSERT OR UPDATE ... FOR EACH ROW EXECUTE FUNCTION leaselock.fence_guard('column', 'fence_column', 'lock name' [, 'scope']), " \
+	"or fence_guard('columns', 'fence_column', 'name_column' [, 'scope_column']), " \
+	"or BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ... FOR EACH STATEMENT EXECUTE FUNCTION leaselock.fence_guard('transaction', 'lock name' [, 'scope'])."
+
+#define MONOTONIC_USAGE \
+	"Write BEFORE UPDATE ... FOR EACH ROW EXECUTE FUNCTION leaselock.fence_monotonic('fence_column')."
+
+typedef enum GuardForm
+{
+	GUARD_COLUMN,				/* the row carries the fence */
+	GUARD_COLUMNS,				/* and names its lock */
+	GUARD_TRANSACTION			/* the transaction has checked its fence */
+} GuardForm;
+
+/* What the arguments of one trigger say. */
+typedef struct Guard
+{
+	GuardForm	form;
+	LockKey		key;			/* without GUARD_COLUMNS */
+	int			fence_column;
+	int			name_column;	/* GUARD_COLUMNS */
+	int			scope_column;	/* GUARD_COLUMNS, 0: the default scope */
+} Guard;
+
+/* ----------------------------------------------------------------------
+ * Arguments
+ * ----------------------------------------------------------------------
+ */
+
+static void
+reject_arguments(const char *function, const char *problem,
+				 const char *usage)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("wrong arguments of trigger function %s: %s",
+					function, problem),
+			 errhint("%s", usage)));
+}
+
+static void
+reject_timing(const char *function, const char *problem, const char *usage)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("trigger function %s %s", function, problem),
+			 errhint("%s", usage)));
+}
+
+static TriggerData *
+require_trigger(FunctionCallInfo fcinfo, const char *function)
+{
+	if (!CALLED_AS_TRIGGER(fcinfo))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("%s must be called as a trigger", function)));
+	return (TriggerData *) fcinfo->context;
+}
+
+/* The number of a column, which must be of a type that is like "type". */
+static int
+find_column(const TriggerData *data, const char *column, Oid type,
+			const char *function, const char *usage)
+{
+	TupleDesc	desc = RelationGetDescr(data->tg_relation);
+	int			number = SPI_fnumber(desc, column);
+	Oid			found;
+
+	if (number <= 0)
+		reject_arguments(function,
+						 psprintf("table \"%s\" has no column \"%s\"",
+								  RelationGetRelationName(data->tg_relation),
+								  column), usage);
+	found = getBaseType(TupleDescAttr(desc, number - 1)->atttypid);
+	if (found != type && !(type == TEXTOID && found == VARCHAROID))
+		reject_arguments(function,
+						 psprintf("column \"%s\" is not of type %s", column,
+								  format_type_be(type)), usage);
+	return number;
+}
+
+/* A lock that the arguments name; lives as long as the guard. */
+static LockKey
+constant_key(FunctionCallInfo fcinfo, const char *name, const char *scope)
+{
+	MemoryContext context = fcinfo->flinfo->fn_mcxt;
+
+	check_text(name, strlen(name), "name");
+	check_text(scope, strlen(scope), "scope");
+	return make_lock_key(MemoryContextStrdup(context, scope),
+						 MemoryContextStrdup(context, name));
+}
+
+static void
+parse_guard(FunctionCallInfo fcinfo, const TriggerData *data, Guard *guard)
+{
+	const char *function = "fence_guard()";
+	int			count = data->tg_trigger->tgnargs;
+	char	  **args = data->tg_trigger->tgargs;
+	const char *form = count > 0 ? args[0] : "";
+
+	if (strcmp(form, "transaction") == 0 && (count == 2 || count == 3))
+	{
+		guard->form = GUARD_TRANSACTION;
+		guard->key = constant_key(fcinfo, args[1],
+								  count == 3 ? args[2] : DEFAULT_SCOPE);
+		return;
+	}
+	if (strcmp(form, "column") == 0 && (count == 3 || count == 4))
+	{
+		guard->form = GUARD_COLUMN;
+		guard->key = constant_key(fcinfo, args[2],
+								  count == 4 ? args[3] : DEFAULT_SCOPE);
+	}
+	else if (strcmp(form, "columns") == 0 && (count == 3 || count == 4))
+	{
+		guard->form = GUARD_COLUMNS;
+		guard->name_column = find_column(data, args[2], TEXTOID, function,
+										 GUARD_USAGE);
+		guard->scope_column = count == 3 ? 0 :
+			find_column(data, args[3], TEXTOID, function, GUARD_USAGE);
+	}
+	else
+		reject_arguments(function,
+						 count == 0 ? "there are none" :
+						 psprintf("form \"%s\" with %d arguments", form, count),
+						 GUARD_USAGE);
+	guard->fence_column = find_column(data, args[1], INT8OID, function,
+									  GUARD_USAGE);
+}
+
+static void
+require_guard_timing(const Guard *guard, TriggerEvent event)
+{
+	const char *function = "fence_guard()";
+
+	if (!TRIGGER_FIRED_BEFORE(event))
+		reject_timing(function, "must be fired BEFORE", GUARD_USAGE);
+	if (guard->form == GUARD_TRANSACTION && TRIGGER_FIRED_FOR_ROW(event))
+		reject_timing(function,
+					  "in the form 'transaction' must be fired FOR EACH STATEMENT",
+					  GUARD_USAGE);
+	if (guard->form != GUARD_TRANSACTION && TRIGGER_FIRED_FOR_STATEMENT(event))
+		reject_timing(function,
+					  "in the forms 'column' and 'columns' must be fired FOR EACH ROW",
+					  GUARD_USAGE);
+	if (guard->form != GUARD_TRANSACTION && TRIGGER_FIRED_BY_DELETE(event))
+		reject_timing(function,
+					  "in the forms 'column' and 'columns' must not be fired by DELETE, which has no new row",
+					  GUARD_USAGE);
+}
+
+/* What the trigger's arguments say, from the first call of the statement on. */
+static const Guard *
+get_guard(FunctionCallInfo fcinfo, const TriggerData *data)
+{
+	Guard	   *guard = (Guard *) fcinfo->flinfo->fn_extra;
+
+	if (guard != NULL)
+		return guard;
+	guard = MemoryContextAllocZero(fcinfo->flinfo->fn_mcxt, sizeof(Guard));
+	parse_guard(fcinfo, data, guard);
+	require_guard_timing(guard, data->tg_event);
+	fcinfo->flinfo->fn_extra = guard;
+	return guard;
+}
+
+/* ----------------------------------------------------------------------
+ * Rows
+ * ----------------------------------------------------------------------
+ */
+
+static HeapTuple
+new_row(const TriggerData *data)
+{
+	return TRIGGER_FIRED_BY_UPDATE(data->tg_event) ?
+		data->tg_newtuple : data->tg_trigtuple;
+}
+
+/* A column of a row; NULL is an error, never a pass. */
+static Datum
+get_column(const TriggerData *data, HeapTuple row, int column)
+{
+	TupleDesc	desc = RelationGetDescr(data->tg_relation);
+	bool		isnull;
+	Datum		value = heap_getattr(row, column, desc, &isnull);
+
+	if (isnull)
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("column \"%s\" of table \"%s\" must not be null, because its fence is checked",
+						NameStr(TupleDescAttr(desc, column - 1)->attname),
+						RelationGetRelationName(data->tg_relation)),
+				 errhint("Write the row with the fence of the grant that it is written under.")));
+	return value;
+}
+
+static const char *
+get_text_column(const TriggerData *data, HeapTuple row, int column)
+{
+	TupleDesc	desc = RelationGetDescr(data->tg_relation);
+	char	   *value = TextDatumGetCString(get_column(data, row, column));
+
+	check_text(value, strlen(value),
+			   NameStr(TupleDescAttr(desc, column - 1)->attname));
+	return value;
+}
+
+static void
+guard_row(const TriggerData *data, const Guard *guard)
+{
+	HeapTuple	row = new_row(data);
+	int64		fence = DatumGetInt64(get_column(data, row,
+												 guard->fence_column));
+	LockKey		key = guard->key;
+
+	if (guard->form == GUARD_COLUMNS)
+		key = make_lock_key(guard->scope_column == 0 ? DEFAULT_SCOPE :
+							get_text_column(data, row, guard->scope_column),
+							get_text_column(data, row, guard->name_column));
+	fence_assert(&key, fence, false);
+}
+
+Datum
+leaselock_fence_guard(PG_FUNCTION_ARGS)
+{
+	TriggerData *data = require_trigger(fcinfo, "fence_guard()");
+	const Guard *guard = get_guard(fcinfo, data);
+
+	PreventCommandDuringRecovery("fence_guard()");
+	if (guard->form == GUARD_TRANSACTION)
+	{
+		fence_require_check(&guard->key);
+		return PointerGetDatum(NULL);
+	}
+	guard_row(data, guard);
+	return PointerGetDatum(new_row(data));
+}
+
+static void
+reject_lower_fence(const TriggerData *data, int64 old_fence, int64 new_fence)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_STALE_FENCE),
+			 errmsg("stale fence " INT64_FORMAT " for a row of table \"%s\"",
+					new_fence, RelationGetRelationName(data->tg_relation)),
+			 errdetail("The row was written with fence " INT64_FORMAT ".",
+					   old_fence),
+			 errhint("Stop this work; it may be another holder's now.")));
+}
+
+Datum
+leaselock_fence_monotonic(PG_FUNCTION_ARGS)
+{
+	const char *function = "fence_monotonic()";
+	TriggerData *data = require_trigger(fcinfo, function);
+	TupleDesc	desc = RelationGetDescr(data->tg_relation);
+	bool		old_isnull;
+	int64		old_fence,
+				new_fence;
+	int			column;
+
+	if (!TRIGGER_FIRED_BEFORE(data->tg_event) ||
+		!TRIGGER_FIRED_FOR_ROW(data->tg_event) ||
+		!TRIGGER_FIRED_BY_UPDATE(data->tg_event))
+		reject_timing(function, "must be fired BEFORE UPDATE, FOR EACH ROW",
+					  MONOTONIC_USAGE);
+	if (data->tg_trigger->tgnargs != 1)
+		reject_arguments(function, "there must be one, the fence's column",
+						 MONOTONIC_USAGE);
+	column = find_column(data, data->tg_trigger->tgargs[0], INT8OID, function,
+						 MONOTONIC_USAGE);
+
+	new_fence = DatumGetInt64(get_column(data, data->tg_newtuple, column));
+	old_fence = DatumGetInt64(heap_getattr(data->tg_trigtuple, column, desc,
+										   &old_isnull));
+	if (!old_isnull && new_fence < old_fence)
+		reject_lower_fence(data, old_fence, new_fence);
+	return PointerGetDatum(data->tg_newtuple);
+}
