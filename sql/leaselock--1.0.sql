@@ -519,6 +519,63 @@ COMMENT ON FUNCTION leaselock.fence_assert(text, bigint, text, boolean) IS
 	'raise LS001 unless a fence is the present grant; verified again at commit';
 
 -- ----------------------------------------------------------------------
+-- Trigger function: leaselock.fence_guard()
+--
+--	Refuses writes of a stale holder.  What it lets pass is verified once more
+--	when the transaction commits, as with fence_check.
+--
+-- Trigger arguments, in one of three forms:
+--	'column', 'fence_column', 'lock name' [, 'scope']
+--		BEFORE INSERT OR UPDATE, FOR EACH ROW: the new row carries the fence,
+--		in a column of type bigint
+--	'columns', 'fence_column', 'name_column' [, 'scope_column']
+--		the same, and the new row names its lock, in columns of type text
+--	'transaction', 'lock name' [, 'scope']
+--		BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE, FOR EACH STATEMENT: the
+--		transaction has a passing fence_check or fence_assert for that lock
+--	The scope is 'public' unless given.
+--
+-- Errors:
+--	LS001         the fence is stale, also at COMMIT
+--	LS003         the transaction has not checked its fence
+--	22004         the fence, name or scope of the row is NULL
+--	22023, 0A000  the trigger is not written as above
+--	40001         as for fence_check
+--	25006         standby
+--
+-- Tables: reads leaselock.locks
+-- ----------------------------------------------------------------------
+CREATE FUNCTION leaselock.fence_guard()
+RETURNS trigger
+AS 'MODULE_PATHNAME', 'leaselock_fence_guard'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leaselock.fence_guard() IS
+	'trigger: refuse writes with a stale fence';
+
+-- ----------------------------------------------------------------------
+-- Trigger function: leaselock.fence_monotonic()
+--
+--	A high-water mark for the tokens of any lock service: an update may not
+--	lower the token of a row.  Knows nothing of leases.
+--
+-- Trigger arguments:
+--	'fence_column'  BEFORE UPDATE, FOR EACH ROW; of type bigint
+--
+-- Errors:
+--	LS001         the new token is lower than the row's
+--	22004         the new token is NULL (an old NULL passes)
+--	22023, 0A000  the trigger is not written as above
+--
+-- Tables: none
+-- ----------------------------------------------------------------------
+CREATE FUNCTION leaselock.fence_monotonic()
+RETURNS trigger
+AS 'MODULE_PATHNAME', 'leaselock_fence_monotonic'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leaselock.fence_monotonic() IS
+	'trigger: refuse updates that lower a fence';
+
+-- ----------------------------------------------------------------------
 -- Status.  Served by functions on the latest committed state: a view over
 -- the tables would show two versions of a row in REPEATABLE READ.
 -- ----------------------------------------------------------------------
