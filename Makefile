@@ -40,7 +40,10 @@ OBJS = \
 	src/ticket_api.o \
 	src/lock_api.o \
 	src/status_api.o \
-	src/guard.o
+	src/guard.o \
+	src/admin.o \
+	src/prune.o \
+	src/admin_api.o
 
 PG_CPPFLAGS = -DLEASELOCK_VERSION='"$(EXTVERSION)"'
 

@@ -116,19 +116,32 @@ CREATE INDEX blockers_owner ON leaselock.blockers (owner, role);
 
 -- The floor of all future fences: none is given at or below it.  It has no
 -- row until it is first raised, for a row that the script inserted would
--- collide with the one that a dump carries.
+-- collide with the one that a dump carries.  Should there be several, as after
+-- a second restore, the greatest counts.
 CREATE TABLE leaselock.floor (
 	fence bigint NOT NULL
 ) USING heap;
+-- it has no key, and a publication FOR ALL TABLES would refuse to update it
+ALTER TABLE leaselock.floor REPLICA IDENTITY FULL;
+ALTER TABLE leaselock.blockers REPLICA IDENTITY FULL;
 
--- Dumps carry the last fences and the floor, so that fences go on growing in
+-- Which role a scope is registered to, by name, so that a dump can be restored
+-- into another cluster.  A scope without a row is open to every role.
+CREATE TABLE leaselock.scopes (
+	scope text COLLATE "C" NOT NULL,
+	role name NOT NULL,
+	CONSTRAINT scopes_pkey PRIMARY KEY (scope)
+) USING heap;
+
+-- Dumps carry the registered scopes, the last fences and the floor, so that fences go on growing in
 -- a restored database.  Leases do not survive a restore, so tickets are left
 -- out, and the holders in the lock rows are void by their "home".
 SELECT pg_catalog.pg_extension_config_dump('leaselock.locks', '');
 SELECT pg_catalog.pg_extension_config_dump('leaselock.floor', '');
+SELECT pg_catalog.pg_extension_config_dump('leaselock.scopes', '');
 
 REVOKE ALL ON leaselock.installation, leaselock.locks, leaselock.tickets,
-	leaselock.blockers, leaselock.floor FROM PUBLIC;
+	leaselock.blockers, leaselock.floor, leaselock.scopes FROM PUBLIC;
 
 -- ----------------------------------------------------------------------
 -- Tickets
@@ -177,6 +190,8 @@ COMMENT ON TYPE leaselock.lease_ticket IS
 --
 -- Errors:
 --	22023, 22004  an argument is out of its bounds, or NULL
+--	42501         the scope is registered to a role that the caller is not a
+--	              member of
 --	LS002         the request id belongs to another identity
 --	53400         too many waiters for this lock (leaselock.max_waiters)
 --	25006         read-only transaction or standby
@@ -240,7 +255,7 @@ COMMENT ON FUNCTION leaselock.lease_get(uuid) IS
 -- Errors:
 --	22023, 22004  lease is out of its bounds, ticket is NULL
 --	42501         the caller is not a member of the role that acquired the
---	              ticket
+--	              ticket, or of the one that the scope is registered to
 --	25006         read-only transaction or standby
 --	55P03         busy for longer than leaselock.lock_timeout
 --
@@ -399,6 +414,8 @@ COMMENT ON PROCEDURE leaselock.lease_acquire_wait(text, text, interval, interval
 --
 -- Errors:
 --	22023, 22004  an argument is out of its bounds, or NULL
+--	42501         the scope is registered to a role that the caller is not a
+--	              member of
 --	25006         read-only transaction or standby
 --
 -- Tables: reads and writes leaselock.locks
@@ -425,6 +442,8 @@ COMMENT ON FUNCTION leaselock.try_lock(text, text, interval, text) IS
 --
 -- Errors:
 --	22023, 22004  an argument is out of its bounds, or NULL
+--	42501         the scope is registered to a role that the caller is not a
+--	              member of
 --	25006         read-only transaction or standby
 --	55P03         busy for longer than leaselock.lock_timeout
 --
@@ -487,6 +506,8 @@ COMMENT ON FUNCTION leaselock.release_lock(text, text, text) IS
 --
 -- Errors:
 --	22023, 22004  an argument breaks the text rules, or is NULL
+--	42501         the caller has access neither to the scope nor to the role
+--	              that holds the grant
 --	40001         REPEATABLE READ, SERIALIZABLE: the grant is younger than
 --	              this transaction's snapshot
 --	25006         standby
@@ -672,3 +693,155 @@ CREATE VIEW leaselock.lease_tickets AS
 COMMENT ON VIEW leaselock.lease_tickets IS
 	'a row per live ticket, held or waiting';
 GRANT SELECT ON leaselock.lease_tickets TO PUBLIC;
+
+-- ----------------------------------------------------------------------
+-- Administration.  For the owner of the extension, who may grant it on.
+-- ----------------------------------------------------------------------
+
+-- ----------------------------------------------------------------------
+-- Function: leaselock.lease_scope_create(2)
+--
+--	Registers a scope, exactly that text, to a role: from now on only members
+--	of the role may acquire, renew and check in it.  Grants of others are
+--	broken, their waits cancelled.  A registered scope moves to the new role.
+--
+-- Parameters:
+--	scope  the scope, 1 to 255 bytes
+--	role   an existing role
+--
+-- Errors:
+--	22023, 22004  scope breaks the text rules, an argument is NULL
+--	42704         there is no such role
+--	25006         read-only transaction or standby
+--	55P03         a lock of the scope was busy for longer than
+--	              leaselock.lock_timeout
+--
+-- Tables: writes leaselock.scopes, leaselock.locks, leaselock.tickets
+-- ----------------------------------------------------------------------
+CREATE FUNCTION leaselock.lease_scope_create(scope text, role name)
+RETURNS void
+AS 'MODULE_PATHNAME', 'leaselock_lease_scope_create'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leaselock.lease_scope_create(text, name) IS
+	'register a scope to a role';
+
+-- ----------------------------------------------------------------------
+-- Function: leaselock.lease_scope_drop(1)
+--
+--	Opens a registered scope to every role again.
+--
+-- Parameters:
+--	scope  the scope
+--
+-- Returns:
+--	false if it was not registered.
+--
+-- Errors:
+--	22023, 22004  scope breaks the text rules, or is NULL
+--	25006         read-only transaction or standby
+--	55P03         busy for longer than leaselock.lock_timeout
+--
+-- Tables: writes leaselock.scopes
+-- ----------------------------------------------------------------------
+CREATE FUNCTION leaselock.lease_scope_drop(scope text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'leaselock_lease_scope_drop'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leaselock.lease_scope_drop(text) IS
+	'open a registered scope to every role';
+
+-- ----------------------------------------------------------------------
+-- Function: leaselock.lease_break(3)
+--
+--	Ends a grant, lapsed or not, if it is still the present one.  The first
+--	waiter is promoted.
+--
+-- Parameters:
+--	name   the lock's name
+--	fence  the fence of the grant, as lease_status shows it
+--	scope  the namespace of the name
+--
+-- Returns:
+--	true if the grant was ended, false if that fence is not the present grant.
+--
+-- Errors:
+--	22023, 22004  an argument breaks the text rules, or is NULL
+--	25006         read-only transaction or standby
+--	55P03         busy for longer than leaselock.lock_timeout
+--
+-- Tables: writes leaselock.locks, leaselock.tickets
+-- ----------------------------------------------------------------------
+CREATE FUNCTION leaselock.lease_break(name text, fence bigint,
+	scope text DEFAULT 'public')
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'leaselock_lease_break'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leaselock.lease_break(text, bigint, text) IS
+	'end a grant of somebody else';
+
+-- ----------------------------------------------------------------------
+-- Function: leaselock.lease_prune(2)
+--
+--	Removes ended tickets and idle locks.  Use does that by and by; this does
+--	it at once.  What is busy is left alone, and fences do not go back.
+--
+-- Parameters:
+--	older_than  how long a ticket must have been ended, or a lock idle;
+--	            a ticket is kept for leaselock.ticket_retention at least
+--	max_rows    the most rows to remove, 1 or more
+--
+-- Returns:
+--	how many rows were removed.
+--
+-- Errors:
+--	22023, 22004  an argument is out of its bounds, or NULL
+--	25006         read-only transaction or standby
+--
+-- Tables: writes leaselock.locks, leaselock.tickets, leaselock.blockers,
+--	leaselock.floor
+-- ----------------------------------------------------------------------
+CREATE FUNCTION leaselock.lease_prune(older_than interval DEFAULT '1 day',
+	max_rows int DEFAULT 10000)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'leaselock_lease_prune'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leaselock.lease_prune(interval, int) IS
+	'remove ended tickets and idle locks';
+
+-- ----------------------------------------------------------------------
+-- Function: leaselock.fence_bump()
+--
+--	Raises the floor of all future fences by a year's worth, above every fence
+--	on record.  For what the server cannot see: a restored disk snapshot,
+--	pg_resetwal, a clock that was set back by years.
+--
+-- Returns:
+--	the new floor; every later fence is greater.
+--
+-- Errors:
+--	25006  read-only transaction or standby
+--	55P03  busy for longer than leaselock.lock_timeout
+--
+-- Tables: reads leaselock.locks, writes leaselock.floor
+-- ----------------------------------------------------------------------
+CREATE FUNCTION leaselock.fence_bump()
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'leaselock_fence_bump'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leaselock.fence_bump() IS
+	'raise the floor of all future fences';
+
+REVOKE EXECUTE ON FUNCTION
+	leaselock.lease_scope_create(text, name),
+	leaselock.lease_scope_drop(text),
+	leaselock.lease_break(text, bigint, text),
+	leaselock.lease_prune(interval, int),
+	leaselock.fence_bump()
+	FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION
+	leaselock.lease_scope_create(text, name),
+	leaselock.lease_scope_drop(text),
+	leaselock.lease_break(text, bigint, text),
+	leaselock.lease_prune(interval, int),
+	leaselock.fence_bump()
+	TO @extowner@ WITH GRANT OPTION;

@@ -124,6 +124,29 @@ argument_bigint(FunctionCallInfo fcinfo, int argno, const char *argname)
 	return PG_GETARG_INT64(argno);
 }
 
+/* A number of things, at least one. */
+int
+argument_count(FunctionCallInfo fcinfo, int argno, const char *argname)
+{
+	int			count;
+
+	require_not_null(fcinfo, argno, argname);
+	count = PG_GETARG_INT32(argno);
+	if (count < 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("argument \"%s\" is out of range: %d", argname, count),
+				 errdetail("It must be 1 or more.")));
+	return count;
+}
+
+char *
+argument_name(FunctionCallInfo fcinfo, int argno, const char *argname)
+{
+	require_not_null(fcinfo, argno, argname);
+	return NameStr(*PG_GETARG_NAME(argno));
+}
+
 bool
 argument_boolean(FunctionCallInfo fcinfo, int argno, const char *argname)
 {
@@ -202,7 +225,7 @@ argument_wait(FunctionCallInfo fcinfo, int argno, const char *argname)
 						   0, leaselock_max_wait * INT64CONST(1000));
 }
 
-/* Of lease_wait, which the ticket's own wait bounds as well. */
+/* Any exact length of time that is not negative. */
 int64
 argument_timeout(FunctionCallInfo fcinfo, int argno, const char *argname)
 {

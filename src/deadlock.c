@@ -318,7 +318,10 @@ find_deadlock(const LeaseLock *lock, const LeaseTicket *self)
 	return search_front(&front);
 }
 
-/* Tells the caller which cycle its wait would have closed. */
+/*
+ * Tells the caller which cycle its wait would have closed, as far as the
+ * scopes are ones that it may see.
+ */
 void
 report_deadlock(const List *cycle)
 {
@@ -331,6 +334,8 @@ report_deadlock(const List *cycle)
 	{
 		WaitEdge   *edge = (WaitEdge *) lfirst(cell);
 
+		if (!may_see_scope(edge->key.scope))
+			continue;
 		if (detail.len > 0)
 			appendStringInfoChar(&detail, '\n');
 		appendStringInfo(&detail,

@@ -24,6 +24,7 @@
 
 #include "access/xact.h"
 #include "common/hashfn.h"
+#include "miscadmin.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
@@ -43,6 +44,7 @@ typedef struct PendingFence
 	PendingKey	key;			/* strings live in TopTransactionContext */
 	SubTransactionId checked_by;
 	SubTransactionId settled_by;	/* Invalid: to be verified at commit */
+	Oid			role;			/* the last that was allowed to check it */
 	TimestampTz live_until;		/* no need to read the lease again before */
 } PendingFence;
 
@@ -136,6 +138,7 @@ remember_pending(const LockKey *key, int64 fence, TimestampTz live_until)
 		pending->checked_by = GetCurrentSubTransactionId();
 		pending->settled_by = InvalidSubTransactionId;
 	}
+	pending->role = GetUserId();
 	pending->live_until = live_until;
 }
 
@@ -201,10 +204,12 @@ check_fence(const LockKey *key, int64 fence, bool allow_lapsed,
 	TimestampTz now;
 
 	if (pending != NULL && pending->settled_by == InvalidSubTransactionId &&
+		pending->role == GetUserId() &&
 		(allow_lapsed || clock_read(NO_TIME) < pending->live_until))
 		return FENCE_CURRENT;
 
 	store_load_lock(key, lock);
+	require_fence_access(lock);
 	now = clock_read(lock->changed_at);
 	verdict = judge_fence(lock, fence, now);
 	if (verdict == FENCE_LAPSED && allow_lapsed)
@@ -409,13 +414,16 @@ verify_pending_fences(void)
  * the COMMIT of a procedure the resource owner is not the transaction's.
  */
 static void
-verify_before_commit(void)
+before_commit(bool may_tidy)
 {
 	MemoryContext old_context = MemoryContextSwitchTo(TopTransactionContext);
 	ResourceOwner old_owner = CurrentResourceOwner;
 
 	CurrentResourceOwner = TopTransactionResourceOwner;
-	verify_pending_fences();
+	if (may_tidy && lease_changed_by != InvalidSubTransactionId)
+		tidy_before_commit();
+	if (pending_fences != NULL)
+		verify_pending_fences();
 	CurrentResourceOwner = old_owner;
 	MemoryContextSwitchTo(old_context);
 }
@@ -477,8 +485,7 @@ leaselock_xact_callback(XactEvent event, void *arg)
 			reject_prepare();
 			/* FALLTHROUGH */
 		case XACT_EVENT_PRE_COMMIT:
-			if (pending_fences != NULL)
-				verify_before_commit();
+			before_commit(event == XACT_EVENT_PRE_COMMIT);
 			break;
 		case XACT_EVENT_COMMIT:
 		case XACT_EVENT_ABORT:

@@ -117,6 +117,8 @@ void
 save_lock(Call *call)
 {
 	note_lease_change(&call->lock.key);
+	if (!ItemPointerIsValid(&call->lock.tid))
+		note_row_added();
 	call->lock.changed_at = call->now;
 	store_save_lock(&call->lock);
 }
@@ -168,6 +170,7 @@ init_ticket(const Call *call, const LeaseRequest *request,
 {
 	memset(ticket, 0, sizeof(LeaseTicket));
 	ItemPointerSetInvalid(&ticket->tid);
+	note_row_added();
 	ticket->key = request->key;
 	ticket->ticket = request->ticket;
 	ticket->request_id = request->request_id ? *request->request_id :

@@ -40,6 +40,8 @@ hold_try(const LeaseRequest *request)
 {
 	const Identity *who = &request->who;
 
+	require_scope(request->key.scope);
+
 	/* A lock that changes at each look is taken. */
 	for (int tries = 0; tries < 2; tries++)
 	{
@@ -50,12 +52,20 @@ hold_try(const LeaseRequest *request)
 		if (has_live_hold(&call, who))
 			return call.lock.fence;
 		mode = grant_mode(&call, who, true);
-		if (mode == NoLock || !try_name_tag(&call.tags, &request->key, mode))
+		if (mode == NoLock)
 			return 0;
+		if ((mode == NAME_CHANGE &&
+			 !try_scope_tag(&call.tags, request->key.scope)) ||
+			!try_name_tag(&call.tags, &request->key, mode))
+		{
+			give_back_tags(&call.tags);
+			return 0;
+		}
 
 		load_call(&call, &request->key);
 		if (!has_live_hold(&call, who) && grant_mode(&call, who, true) == mode)
 		{
+			require_scope(request->key.scope);
 			if (mode == NAME_CHANGE)
 				begin_grant(&call, who);
 			call.lock.hold_expires_at = call.now + request->lease_us;
@@ -77,6 +87,7 @@ hold_renew(const LeaseRequest *request)
 {
 	Call		call = {0};
 
+	require_scope(request->key.scope);
 	store_load_lock(&request->key, &call.lock);
 	if (!has_hold(&call, &request->who))
 		return false;

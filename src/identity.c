@@ -13,6 +13,7 @@
  */
 #include "postgres.h"
 
+#include "catalog/pg_authid.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
@@ -33,6 +34,55 @@ same_identity(const Identity *a, const Identity *b)
 {
 	return OidIsValid(a->role) && a->role == b->role &&
 		strcmp(a->owner, b->owner) == 0;
+}
+
+/*
+ * Whether a role may acquire, renew and check in a scope: it is not
+ * registered, or the role is a member of the one that it is registered to.  If
+ * that role is gone, only superusers may.
+ */
+bool
+may_use_scope(const char *scope, Oid role)
+{
+	const char *registered = store_load_scope(scope);
+	Oid			registered_role;
+
+	if (registered == NULL)
+		return true;
+	registered_role = get_role_oid(registered, true);
+	if (!OidIsValid(registered_role))
+		return superuser_arg(role);
+	return has_privs_of_role(role, registered_role);
+}
+
+/* Raises 42501 unless the caller may use the scope. */
+void
+require_scope(const char *scope)
+{
+	if (!may_use_scope(scope, GetUserId()))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied for scope \"%s\"", scope),
+				 errdetail("The scope is registered to a role that role \"%s\" is not a member of.",
+						   GetUserNameFromId(GetUserId(), false)),
+				 errhint("Ask for membership in that role, or use another scope.")));
+}
+
+/* The same for checking a fence, which the grant's own role may as well. */
+void
+require_fence_access(const LeaseLock *lock)
+{
+	if (!OidIsValid(lock->holder.role) ||
+		!has_privs_of_role(GetUserId(), lock->holder.role))
+		require_scope(lock->key.scope);
+}
+
+/* Whether the caller may see what goes on in a scope. */
+bool
+may_see_scope(const char *scope)
+{
+	return has_privs_of_role(GetUserId(), ROLE_PG_MONITOR) ||
+		may_use_scope(scope, GetUserId());
 }
 
 /* Raises 42501 unless the caller may act for the ticket's role. */

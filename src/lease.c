@@ -26,7 +26,8 @@ answer_holder(const Call *call, LeaseAnswer *answer)
 	const LeaseLock *lock = &call->lock;
 
 	if (!grant_is_live(lock, call->now) ||
-		same_identity(&lock->holder, &answer->ticket.who))
+		same_identity(&lock->holder, &answer->ticket.who) ||
+		!may_see_scope(lock->key.scope))
 		return;
 	answer->holder = lock->holder;
 	answer->holder_until = Max(lock->expires_at, lock->hold_expires_at);
@@ -207,7 +208,9 @@ try_acquire(Call *call, const LeaseRequest *request, LeaseAnswer *answer)
 	if (request->request_id != NULL &&
 		!try_ticket_tag(&call->tags, &request->key, request->request_id))
 		return BUSY_TICKET;
-	if (!try_name_tag(&call->tags, &request->key, mode))
+	if ((mode == NAME_CHANGE &&
+		 !try_scope_tag(&call->tags, request->key.scope)) ||
+		!try_name_tag(&call->tags, &request->key, mode))
 		return mode == NAME_KEEP ? BUSY_SHARED : BUSY_NAME;
 
 	if (answer_known_request(call, request, answer))
@@ -215,6 +218,7 @@ try_acquire(Call *call, const LeaseRequest *request, LeaseAnswer *answer)
 	load_call(call, &request->key);
 	if (grant_mode(call, &request->who, false) != mode)
 		return CHANGED;
+	require_scope(request->key.scope);
 
 	if (mode == NAME_CHANGE)
 		begin_grant(call, &request->who);
@@ -281,7 +285,8 @@ wait_for_outcome(Outcome outcome, const LeaseRequest *request,
 }
 
 /*
- * Acquires a lock, or a place in its queue, or answers why not.  Without time
+ * Acquires a lock, or a place in its queue, or answers why not.  Raises 42501
+ * if the caller may not use the scope.  Without time
  * to wait there is one try, and one more if the lock changed under it.
  */
 void
@@ -291,6 +296,7 @@ lease_acquire(const LeaseRequest *request, LeaseAnswer *answer)
 	TimestampTz until = clock_read(NO_TIME) + request->wait_us;
 	Outcome		outcome;
 
+	require_scope(request->key.scope);
 	for (int tries = 0;; tries++)
 	{
 		outcome = try_acquire(&call, request, answer);
@@ -417,6 +423,7 @@ lease_renew(const pg_uuid_t *uuid, int64 lease_us, LeaseAnswer *answer)
 
 	if (!find_own_ticket(uuid, &ticket, answer))
 		return;
+	require_scope(ticket.key.scope);
 	state = judge_ticket(&call, &ticket);
 	if (ticket.state == LEASE_WAITING)
 		state = look_at_ticket(&call, &ticket, LOOK_MAY_WAIT);

@@ -25,6 +25,7 @@ double		leaselock_max_ttl;
 int			leaselock_lock_timeout;
 int			leaselock_waiter_timeout;
 int			leaselock_max_waiters;
+int			leaselock_ticket_retention;
 double		leaselock_clock_offset;
 
 #define SECONDS				1000	/* in ms */
@@ -60,6 +61,9 @@ _PG_init(void)
 	define_time("leaselock.waiter_timeout",
 				"Sets how long a waiter that polls may be silent.",
 				&leaselock_waiter_timeout, 20 * SECONDS, 1);
+	define_time("leaselock.ticket_retention",
+				"Sets how long an ended ticket can be asked for at least.",
+				&leaselock_ticket_retention, 3600 * SECONDS, 0);
 	DefineCustomIntVariable("leaselock.max_waiters",
 							"Sets how many tickets may wait for one lock.",
 							NULL, &leaselock_max_waiters,

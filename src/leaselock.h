@@ -154,10 +154,13 @@ typedef enum LockTagClass
 	TAG_NAME = 0x4C4C,
 	TAG_QUEUE,
 	TAG_TICKET,
-	TAG_LIVENESS
+	TAG_LIVENESS,
+	TAG_SCOPE,
+	TAG_FLOOR,
+	TAG_PRUNE
 } LockTagClass;
 
-#define MAX_CALL_TAGS	4
+#define MAX_CALL_TAGS	5
 
 typedef struct TagSet
 {
@@ -193,6 +196,7 @@ extern double leaselock_max_ttl;	/* s */
 extern int	leaselock_lock_timeout; /* ms */
 extern int	leaselock_waiter_timeout;	/* ms */
 extern int	leaselock_max_waiters;
+extern int	leaselock_ticket_retention; /* ms */
 extern double leaselock_clock_offset;	/* ms */
 
 /* in file arguments.c */
@@ -203,6 +207,10 @@ extern pg_uuid_t *argument_uuid(FunctionCallInfo fcinfo, int argno,
 								const char *argname);
 extern int64 argument_bigint(FunctionCallInfo fcinfo, int argno,
 							 const char *argname);
+extern int	argument_count(FunctionCallInfo fcinfo, int argno,
+						   const char *argname);
+extern char *argument_name(FunctionCallInfo fcinfo, int argno,
+						   const char *argname);
 extern bool argument_boolean(FunctionCallInfo fcinfo, int argno,
 							 const char *argname);
 extern int64 argument_lease(FunctionCallInfo fcinfo, int argno,
@@ -218,6 +226,10 @@ extern int64 argument_ttl(FunctionCallInfo fcinfo, int argno,
 extern Identity caller_identity(const char *owner);
 extern bool same_identity(const Identity *a, const Identity *b);
 extern void require_ticket_role(const LeaseTicket *ticket);
+extern bool may_use_scope(const char *scope, Oid role);
+extern void require_scope(const char *scope);
+extern void require_fence_access(const LeaseLock *lock);
+extern bool may_see_scope(const char *scope);
 extern bool owns_ticket(const LeaseTicket *ticket);
 extern void require_writable(const char *function);
 extern Datum role_name_datum(Oid role);
@@ -250,6 +262,11 @@ extern void wait_for_name_tag(const LockKey *key, LOCKMODE mode,
 extern void wait_for_ticket_tag(const LockKey *key,
 								const pg_uuid_t *request_id,
 								TimestampTz until, bool first);
+extern bool try_scope_tag(TagSet *set, const char *scope);
+extern void wait_scope_tag(const char *scope);
+extern bool try_floor_tag(void);
+extern void wait_floor_tag(void);
+extern bool try_prune_tag(void);
 extern void keep_tags(TagSet *set);
 extern void give_back_tags(TagSet *set);
 
@@ -276,6 +293,20 @@ extern void store_lock_tables(void);
 extern List *store_list_locks(void);
 extern List *store_list_tickets(void);
 extern int64 store_load_floor(void);
+extern List *store_list_scope(const char *scope);
+extern List *store_next_locks(const LockKey *after, int count);
+extern List *store_next_tickets(const LeaseTicket *after, int count);
+extern List *store_sample_locks(void);
+extern List *store_sample_tickets(void);
+extern void store_delete_lock(LeaseLock *lock);
+extern void store_delete_ticket(LeaseTicket *ticket);
+extern void store_save_floor(int64 fence);
+extern char *store_load_scope(const char *scope);
+extern void store_save_scope(const char *scope, const char *role);
+extern bool store_delete_scope(const char *scope);
+extern int	store_forget_blockers(bool (*is_stale) (const Identity *who,
+													const LockKey *key),
+								  int count);
 
 /* in file grant.c */
 extern bool grant_is_live(const LeaseLock *lock, TimestampTz now);
@@ -328,6 +359,17 @@ extern void promote_head(Call *call);
 /* in file deadlock.c */
 extern List *find_deadlock(const LeaseLock *lock, const LeaseTicket *self);
 extern void report_deadlock(const List *cycle);
+
+/* in file admin.c */
+extern bool lease_break(const LockKey *key, int64 fence);
+extern void lease_scope_create(const char *scope, const char *role);
+extern bool lease_scope_drop(const char *scope);
+extern int64 fence_bump(void);
+
+/* in file prune.c */
+extern void note_row_added(void);
+extern int64 lease_prune(int64 older_us, int64 max_rows);
+extern void tidy_before_commit(void);
 
 /* in file wait.c */
 extern void wake_at_commit(const LeaseTicket *ticket);

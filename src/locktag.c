@@ -13,6 +13,10 @@
  *	ticket	 (scope, name, request id).  ExclusiveLock, by whoever inserts that
  *			 ticket, or writes it while it waits.
  *	liveness the same.  Session-level, by the backend that waits.
+ *	scope	 (scope).  RowShareLock by a grant to a newcomer, ExclusiveLock to
+ *			 register the scope, so that no grant slips past that.
+ *	floor	 ExclusiveLock, by whoever raises the floor of fences.
+ *	prune	 ExclusiveLock, by whoever removes rows.
  *
  * Who holds a name tag only tries for queue and ticket tags; who holds a
  * ticket tag only tries for a queue tag; a name tag may be waited for at any
@@ -121,8 +125,13 @@ describe_wait(void *arg)
 {
 	const LockKey *key = (const LockKey *) arg;
 
-	errcontext("waiting for lease lock \"%s\" in scope \"%s\"",
-			   key->name, key->scope);
+	if (key->name[0] != '\0')
+		errcontext("waiting for lease lock \"%s\" in scope \"%s\"",
+				   key->name, key->scope);
+	else if (key->scope[0] != '\0')
+		errcontext("waiting for grants in scope \"%s\"", key->scope);
+	else
+		errcontext("waiting for the floor of fences");
 }
 
 /*
@@ -396,6 +405,73 @@ wait_for_ticket_tag(const LockKey *key, const pg_uuid_t *request_id,
 
 	set_ticket_tag(&tag, TAG_TICKET, key, request_id);
 	wait_for_keeper(&tag, ExclusiveLock, until, first);
+}
+
+/* ----------------------------------------------------------------------
+ * Scopes and the floor
+ * ----------------------------------------------------------------------
+ */
+
+static void
+set_scope_tag(LOCKTAG *tag, const char *scope)
+{
+	set_tag(tag, TAG_SCOPE,
+			hash_bytes_extended((const unsigned char *) scope, strlen(scope),
+								0));
+}
+
+/* Tries for the right to make grants in a scope. */
+bool
+try_scope_tag(TagSet *set, const char *scope)
+{
+	LOCKTAG		tag;
+
+	set_scope_tag(&tag, scope);
+	return try_tag(set, &tag, RowShareLock);
+}
+
+/* Waits for the right to register a scope, until the transaction ends. */
+void
+wait_scope_tag(const char *scope)
+{
+	LOCKTAG		tag;
+	LockKey		key = {scope, "", 0};
+
+	set_scope_tag(&tag, scope);
+	if (!try_tag(NULL, &tag, ExclusiveLock))
+		wait_tag(&tag, ExclusiveLock, &key);
+}
+
+/* Tries for the right to raise the floor, until the transaction ends. */
+bool
+try_floor_tag(void)
+{
+	LOCKTAG		tag;
+
+	set_tag(&tag, TAG_FLOOR, 0);
+	return try_tag(NULL, &tag, ExclusiveLock);
+}
+
+/* Tries for the right to remove rows, until the transaction ends. */
+bool
+try_prune_tag(void)
+{
+	LOCKTAG		tag;
+
+	set_tag(&tag, TAG_PRUNE, 0);
+	return try_tag(NULL, &tag, ExclusiveLock);
+}
+
+/* Waits for the right to raise the floor, until the transaction ends. */
+void
+wait_floor_tag(void)
+{
+	LOCKTAG		tag;
+	LockKey		key = {"", "", 0};
+
+	set_tag(&tag, TAG_FLOOR, 0);
+	if (!try_tag(NULL, &tag, ExclusiveLock))
+		wait_tag(&tag, ExclusiveLock, &key);
 }
 
 /* What has been written stays locked until the transaction ends. */

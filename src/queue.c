@@ -42,7 +42,8 @@
 
 /*
  * The state of a ticket that waits by what is stored: it waits, or its time
- * ran out, or it fell silent, or its turn went by.  Those of the identity that
+ * ran out, or it fell silent, or its turn went by, or its role may not use the
+ * scope any more.  Those of the identity that
  * holds the lock share the turn of the one that got it.
  */
 LeaseState
@@ -57,6 +58,8 @@ waiter_state(const LeaseTicket *ticket, const LeaseLock *lock,
 		return LEASE_TIMED_OUT;
 	if (ticket->alive_until <= now && !is_served(ticket))
 		return LEASE_TIMED_OUT;
+	if (!may_use_scope(ticket->key.scope, ticket->who.role))
+		return LEASE_CANCELLED;
 	return LEASE_WAITING;
 }
 
@@ -280,7 +283,8 @@ take_turn(Call *call, LeaseTicket *ticket)
 {
 	LeaseTicket head;
 
-	if (try_name_tag(&call->tags, &ticket->key, NAME_CHANGE) &&
+	if (try_scope_tag(&call->tags, ticket->key.scope) &&
+		try_name_tag(&call->tags, &ticket->key, NAME_CHANGE) &&
 		try_ticket_tag(&call->tags, &ticket->key, &ticket->request_id) &&
 		reload_waiter(call, ticket) && has_turn(call, ticket, &head))
 	{
@@ -304,6 +308,8 @@ claim_grant(Call *call, LeaseTicket *ticket, int flags)
 {
 	LeaseState	state;
 
+	if (!may_use_scope(ticket->key.scope, ticket->who.role))
+		return LEASE_HELD;
 	if (flags & LOOK_MAY_WAIT)
 		wait_name_tag(&call->tags, &ticket->key, NAME_KEEP);
 	else if (!try_name_tag(&call->tags, &ticket->key, NAME_KEEP))

@@ -65,10 +65,13 @@ put_status_row(ReturnSetInfo *result, const LeaseLock *lock)
 	TimestampTz now = clock_read(lock->changed_at);
 	TimestampTz until = Max(lock->expires_at, lock->hold_expires_at);
 	bool		held = OidIsValid(lock->holder.role);
-	int			waiters = queue_length(lock, now, INT_MAX);
+	int			waiters;
 	Datum		values[STATUS_COLUMNS] = {0};
 	bool		nulls[STATUS_COLUMNS];
 
+	if (!may_see_scope(lock->key.scope))
+		return;
+	waiters = queue_length(lock, now, INT_MAX);
 	if (!held && waiters == 0)
 		return;
 	memset(nulls, !held, sizeof(nulls));
@@ -209,7 +212,8 @@ leaselock_ticket_rows(PG_FUNCTION_ARGS)
 		LeaseTicket *ticket = (LeaseTicket *) lfirst(cell);
 		LeaseState	state;
 
-		if (ticket->state != LEASE_HELD && ticket->state != LEASE_WAITING)
+		if ((ticket->state != LEASE_HELD && ticket->state != LEASE_WAITING) ||
+			!may_see_scope(ticket->key.scope))
 			continue;
 		if (lock.key.name == NULL ||
 			compare_lock_keys(&lock.key, &ticket->key) != 0)

@@ -36,8 +36,10 @@
 #include "access/xact.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_type.h"
+#include "common/pg_prng.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
+#include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -107,7 +109,14 @@ typedef enum StoreQuery
 	INSERT_TICKET,
 	UPDATE_TICKET,
 	INSERT_BLOCKER,
-	DELETE_BLOCKER
+	DELETE_BLOCKER,
+	DELETE_LOCK,
+	DELETE_TICKET,
+	INSERT_FLOOR,
+	UPDATE_FLOOR,
+	INSERT_SCOPE,
+	UPDATE_SCOPE,
+	DELETE_SCOPE
 } StoreQuery;
 
 /*
@@ -182,9 +191,41 @@ static struct
 	[DELETE_BLOCKER] = {
 		"DELETE FROM leaselock.blockers"
 		" WHERE ctid OPERATOR(pg_catalog.=) $1 RETURNING ctid",
-		1,
-		{TIDOID},
-		SPI_OK_DELETE_RETURNING
+		1, {TIDOID}, SPI_OK_DELETE_RETURNING
+	},
+	[DELETE_LOCK] = {
+		"DELETE FROM leaselock.locks"
+		" WHERE ctid OPERATOR(pg_catalog.=) $1 RETURNING ctid",
+		1, {TIDOID}, SPI_OK_DELETE_RETURNING
+	},
+	[DELETE_TICKET] = {
+		"DELETE FROM leaselock.tickets"
+		" WHERE ctid OPERATOR(pg_catalog.=) $1 RETURNING ctid",
+		1, {TIDOID}, SPI_OK_DELETE_RETURNING
+	},
+	[INSERT_FLOOR] = {
+		"INSERT INTO leaselock.floor (fence) VALUES ($2) RETURNING ctid",
+		2, {TIDOID, INT8OID}, SPI_OK_INSERT_RETURNING
+	},
+	[UPDATE_FLOOR] = {
+		"UPDATE leaselock.floor SET fence = $2"
+		" WHERE ctid OPERATOR(pg_catalog.=) $1 RETURNING ctid",
+		2, {TIDOID, INT8OID}, SPI_OK_UPDATE_RETURNING
+	},
+	[INSERT_SCOPE] = {
+		"INSERT INTO leaselock.scopes (scope, role) VALUES ($2, $3)"
+		" RETURNING ctid",
+		3, {TIDOID, TEXTOID, NAMEOID}, SPI_OK_INSERT_RETURNING
+	},
+	[UPDATE_SCOPE] = {
+		"UPDATE leaselock.scopes SET role = $3"
+		" WHERE ctid OPERATOR(pg_catalog.=) $1 RETURNING ctid",
+		3, {TIDOID, TEXTOID, NAMEOID}, SPI_OK_UPDATE_RETURNING
+	},
+	[DELETE_SCOPE] = {
+		"DELETE FROM leaselock.scopes"
+		" WHERE ctid OPERATOR(pg_catalog.=) $1 RETURNING ctid",
+		1, {TIDOID}, SPI_OK_DELETE_RETURNING
 	}
 };
 
@@ -255,6 +296,16 @@ typedef struct TableScan
 	SysScanDesc scan;
 } TableScan;
 
+static bool
+is_table_empty(const char *name)
+{
+	Relation	rel = table_open(find_relation(name), AccessShareLock);
+	bool		empty = RelationGetNumberOfBlocks(rel) == 0;
+
+	table_close(rel, AccessShareLock);
+	return empty;
+}
+
 /* Opens a table for a scan, after checking that it is what we were built for. */
 static Relation
 open_table(const char *name, int columns)
@@ -278,7 +329,7 @@ void
 store_lock_tables(void)
 {
 	static const char *const names[] = {
-		"locks", "tickets", "blockers", "floor", "installation"
+		"locks", "tickets", "blockers", "floor", "scopes", "installation"
 	};
 
 	for (int i = 0; i < (int) lengthof(names); i++)
@@ -664,6 +715,16 @@ store_list_locks(void)
 	return scan_locks(NULL, 0);
 }
 
+/* The locks of a scope. */
+List *
+store_list_scope(const char *scope)
+{
+	ScanKeyData key;
+
+	set_key(&key, LOCKS_SCOPE, F_TEXTEQ, CStringGetTextDatum(scope));
+	return scan_locks(&key, 1);
+}
+
 /* All tickets in the order of (scope, name, place). */
 List *
 store_list_tickets(void)
@@ -671,9 +732,168 @@ store_list_tickets(void)
 	return scan_tickets("tickets_place", NULL, 0);
 }
 
-/* The floor of all fences; 0 if it was never raised. */
-int64
-store_load_floor(void)
+/*
+ * Scan keys for what comes behind a position in the order of (scope, name,
+ * request id): the first "equal" of them are the same, the next is greater.
+ * Returns how many there are.
+ */
+static int
+set_behind(ScanKey keys, const LockKey *key, const pg_uuid_t *request_id,
+		   int equal)
+{
+	Datum		values[] = {
+		CStringGetTextDatum(key->scope), CStringGetTextDatum(key->name),
+		UUIDPGetDatum(request_id)
+	};
+	static const RegProcedure equals[] = {F_TEXTEQ, F_TEXTEQ, F_UUID_EQ};
+	static const RegProcedure greater[] = {F_TEXT_GT, F_TEXT_GT, F_UUID_GT};
+
+	for (int i = 0; i < equal; i++)
+		set_key(&keys[i], i + 1, equals[i], values[i]);
+	ScanKeyInit(&keys[equal], equal + 1, BTGreaterStrategyNumber,
+				greater[equal], values[equal]);
+	return equal + 1;
+}
+
+/*
+ * Up to "count" locks in the order of (scope, name), the first behind *after;
+ * NULL: from the beginning.
+ */
+List *
+store_next_locks(const LockKey *after, int count)
+{
+	List	   *rows = NIL;
+
+	for (int equal = after ? 1 : 0;
+		 equal >= 0 && list_length(rows) < count; equal--)
+	{
+		ScanKeyData keys[2];
+		int			nkeys = after ? set_behind(keys, after, NULL, equal) : 0;
+		TableScan  *scan = open_scan("locks", LOCKS_COLUMNS, "locks_pkey",
+									 keys, nkeys);
+		HeapTuple	tuple;
+
+		while (list_length(rows) < count &&
+			   HeapTupleIsValid(tuple = next_row(scan, ForwardScanDirection)))
+		{
+			LeaseLock  *lock = palloc(sizeof(LeaseLock));
+
+			deform_lock(tuple, RelationGetDescr(scan->rel), lock);
+			rows = lappend(rows, lock);
+		}
+		close_scan(scan);
+	}
+	return rows;
+}
+
+/*
+ * Up to "count" tickets in the order of (scope, name, request id), the first
+ * behind *after; NULL: from the beginning.
+ */
+List *
+store_next_tickets(const LeaseTicket *after, int count)
+{
+	List	   *rows = NIL;
+
+	for (int equal = after ? 2 : 0;
+		 equal >= 0 && list_length(rows) < count; equal--)
+	{
+		ScanKeyData keys[3];
+		int			nkeys = after ?
+			set_behind(keys, &after->key, &after->request_id, equal) : 0;
+		TicketScan *scan = open_tickets("tickets_pkey", keys, nkeys);
+		LeaseTicket ticket;
+
+		while (list_length(rows) < count && store_next_ticket(scan, &ticket))
+		{
+			LeaseTicket *copy = palloc(sizeof(LeaseTicket));
+
+			*copy = ticket;
+			rows = lappend(rows, copy);
+		}
+		store_close_tickets(scan);
+	}
+	return rows;
+}
+
+/*
+ * The rows of a random page of a table, each through "take".  Any page will
+ * do, so no index is needed to find what is old.
+ */
+static List *
+sample_rows(const char *table, int columns,
+			void *(*take) (HeapTuple tuple, TupleDesc desc))
+{
+	Relation	rel = open_table(table, columns);
+	BlockNumber blocks = RelationGetNumberOfBlocks(rel);
+	Snapshot	snapshot;
+	TupleTableSlot *slot;
+	TableScanDesc scan;
+	ItemPointerData first,
+				last;
+	BlockNumber block;
+	List	   *rows = NIL;
+
+	if (blocks == 0)
+	{
+		table_close(rel, AccessShareLock);
+		return NIL;
+	}
+	block = pg_prng_uint64_range(&pg_global_prng_state, 0, blocks - 1);
+	ItemPointerSet(&first, block, FirstOffsetNumber);
+	ItemPointerSet(&last, block, MaxOffsetNumber);
+
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	slot = table_slot_create(rel, NULL);
+	scan = table_beginscan_tidrange(rel, SnapshotAny, &first, &last);
+	while (table_scan_getnextslot_tidrange(scan, ForwardScanDirection, slot))
+	{
+		if (table_tuple_satisfies_snapshot(rel, slot, snapshot))
+			rows = lappend(rows, take(ExecFetchSlotHeapTuple(slot, false, NULL),
+									  RelationGetDescr(rel)));
+	}
+	table_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	UnregisterSnapshot(snapshot);
+	table_close(rel, AccessShareLock);
+	return rows;
+}
+
+static void *
+take_lock(HeapTuple tuple, TupleDesc desc)
+{
+	LeaseLock  *lock = palloc(sizeof(LeaseLock));
+
+	deform_lock(tuple, desc, lock);
+	return lock;
+}
+
+static void *
+take_ticket(HeapTuple tuple, TupleDesc desc)
+{
+	LeaseTicket *ticket = palloc(sizeof(LeaseTicket));
+
+	deform_ticket(tuple, desc, ticket);
+	return ticket;
+}
+
+/* The locks on a random page of the table. */
+List *
+store_sample_locks(void)
+{
+	return sample_rows("locks", LOCKS_COLUMNS, take_lock);
+}
+
+/* The tickets on a random page of the table. */
+List *
+store_sample_tickets(void)
+{
+	return sample_rows("tickets", TICKETS_COLUMNS, take_ticket);
+}
+
+/* The floor's row into *tid if there is one; returns the greatest. */
+static int64
+load_floor(ItemPointer tid)
 {
 	TableScan  *scan = open_scan("floor", 1, NULL, NULL, 0);
 	HeapTuple	tuple;
@@ -685,10 +905,22 @@ store_load_floor(void)
 		Datum		fence = heap_getattr(tuple, 1, RelationGetDescr(scan->rel),
 										 &isnull);
 
-		floor = Max(floor, DatumGetInt64(fence));
+		if (DatumGetInt64(fence) < floor)
+			continue;
+		floor = DatumGetInt64(fence);
+		*tid = tuple->t_self;
 	}
 	close_scan(scan);
 	return floor;
+}
+
+/* The floor of all fences; 0 if it was never raised. */
+int64
+store_load_floor(void)
+{
+	ItemPointerData tid;
+
+	return load_floor(&tid);
 }
 
 /* ----------------------------------------------------------------------
@@ -765,6 +997,15 @@ write_row(StoreQuery query, Datum *values, const char *nulls,
 
 	/* what was written shows in the scans that follow */
 	CommandCounterIncrement();
+}
+
+static void
+delete_row(StoreQuery query, ItemPointer tid)
+{
+	Datum		value = PointerGetDatum(tid);
+	ItemPointerData deleted;
+
+	write_row(query, &value, NULL, &deleted);
 }
 
 static void
@@ -942,10 +1183,145 @@ store_forget_blocker(const Identity *who, const LockKey *key)
 	foreach(cell, scan_blockers(who))
 	{
 		BlockerRow *row = (BlockerRow *) lfirst(cell);
-		Datum		tid = PointerGetDatum(&row->tid);
-		ItemPointerData deleted;
 
 		if (compare_lock_keys(&row->key, key) == 0)
-			write_row(DELETE_BLOCKER, &tid, NULL, &deleted);
+			delete_row(DELETE_BLOCKER, &row->tid);
 	}
+}
+
+/* ----------------------------------------------------------------------
+ * Removal, the floor, scopes
+ * ----------------------------------------------------------------------
+ */
+
+/* The caller holds the name tag in NAME_CHANGE, and the queue tag. */
+void
+store_delete_lock(LeaseLock *lock)
+{
+	delete_row(DELETE_LOCK, &lock->tid);
+}
+
+/* The caller holds the ticket tag, and the name tag if the ticket is held. */
+void
+store_delete_ticket(LeaseTicket *ticket)
+{
+	delete_row(DELETE_TICKET, &ticket->tid);
+}
+
+/* Raises the floor to a fence.  The caller holds the floor tag. */
+void
+store_save_floor(int64 fence)
+{
+	ItemPointerData tid;
+	Datum		values[2];
+
+	ItemPointerSetInvalid(&tid);
+	if (load_floor(&tid) >= fence)
+		return;
+	values[0] = PointerGetDatum(&tid);
+	values[1] = Int64GetDatum(fence);
+	write_row(ItemPointerIsValid(&tid) ? UPDATE_FLOOR : INSERT_FLOOR,
+			  values, NULL, &tid);
+}
+
+/* The name of the role that a scope is registered to; NULL: to none. */
+static char *
+load_scope(const char *scope, ItemPointer tid)
+{
+	ScanKeyData key;
+	TableScan  *scan;
+	HeapTuple	tuple;
+	char	   *role = NULL;
+
+	/* most databases register no scope, and this is asked for every waiter */
+	if (is_table_empty("scopes"))
+		return NULL;
+	set_key(&key, 1, F_TEXTEQ, CStringGetTextDatum(scope));
+	scan = open_scan("scopes", 2, "scopes_pkey", &key, 1);
+	tuple = next_row(scan, ForwardScanDirection);
+	if (HeapTupleIsValid(tuple))
+	{
+		bool		isnull;
+		Datum		name = heap_getattr(tuple, 2, RelationGetDescr(scan->rel),
+										&isnull);
+
+		role = pstrdup(NameStr(*DatumGetName(name)));
+		*tid = tuple->t_self;
+	}
+	close_scan(scan);
+	return role;
+}
+
+char *
+store_load_scope(const char *scope)
+{
+	ItemPointerData tid;
+
+	return load_scope(scope, &tid);
+}
+
+/* Registers a scope, or moves it.  The caller holds the scope tag. */
+void
+store_save_scope(const char *scope, const char *role)
+{
+	ItemPointerData tid;
+	NameData	name;
+	bool		known = load_scope(scope, &tid) != NULL;
+	Datum		values[3];
+
+	namestrcpy(&name, role);
+	values[0] = PointerGetDatum(&tid);
+	values[1] = CStringGetTextDatum(scope);
+	values[2] = NameGetDatum(&name);
+	write_row(known ? UPDATE_SCOPE : INSERT_SCOPE, values, NULL, &tid);
+}
+
+/* False if the scope was not registered.  The caller holds the scope tag. */
+bool
+store_delete_scope(const char *scope)
+{
+	ItemPointerData tid;
+
+	if (load_scope(scope, &tid) == NULL)
+		return false;
+	delete_row(DELETE_SCOPE, &tid);
+	return true;
+}
+
+/* Removes notes of blockers that do not hold their lock any more; how many. */
+int
+store_forget_blockers(bool (*is_stale) (const Identity *who,
+										const LockKey *key), int count)
+{
+	TableScan  *scan = open_scan("blockers", BLOCKERS_COLUMNS,
+								 "blockers_owner", NULL, 0);
+	HeapTuple	tuple;
+	List	   *stale = NIL;
+	ListCell   *cell;
+
+	while (list_length(stale) < count &&
+		   HeapTupleIsValid(tuple = next_row(scan, ForwardScanDirection)))
+	{
+		Datum		values[BLOCKERS_COLUMNS];
+		bool		nulls[BLOCKERS_COLUMNS];
+		Identity	who;
+		LockKey		key;
+
+		heap_deform_tuple(tuple, RelationGetDescr(scan->rel), values, nulls);
+		who.role = DatumGetObjectId(values[BLOCKERS_ROLE - 1]);
+		who.owner = TextDatumGetCString(values[BLOCKERS_OWNER - 1]);
+		key = make_lock_key(TextDatumGetCString(values[BLOCKERS_SCOPE - 1]),
+							TextDatumGetCString(values[BLOCKERS_NAME - 1]));
+		if (is_stale(&who, &key))
+		{
+			ItemPointer tid = palloc(sizeof(ItemPointerData));
+
+			*tid = tuple->t_self;
+			stale = lappend(stale, tid);
+		}
+	}
+	close_scan(scan);
+	foreach(cell, stale)
+		delete_row(DELETE_BLOCKER, (ItemPointer) lfirst(cell));
+	return list_length(stale);
 }

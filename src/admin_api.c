@@ -1,0 +1,71 @@
+/*-------------------------------------------------------------------------
+ *
+ * admin_api.c
+ *	  The SQL functions for operators.  Who may call them is a matter of
+ *	  EXECUTE, which the install script takes from PUBLIC.
+ *
+ * Copyright (c) 2026, leaselock contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "utils/acl.h"
+#include "utils/builtins.h"
+
+#include "leaselock.h"
+
+PG_FUNCTION_INFO_V1(leaselock_lease_scope_create);
+PG_FUNCTION_INFO_V1(leaselock_lease_scope_drop);
+PG_FUNCTION_INFO_V1(leaselock_lease_break);
+PG_FUNCTION_INFO_V1(leaselock_lease_prune);
+PG_FUNCTION_INFO_V1(leaselock_fence_bump);
+
+Datum
+leaselock_lease_scope_create(PG_FUNCTION_ARGS)
+{
+	const char *scope = argument_text(fcinfo, 0, "scope");
+	const char *role = argument_name(fcinfo, 1, "role");
+
+	require_writable("lease_scope_create()");
+	(void) get_role_oid(role, false);
+	lease_scope_create(scope, role);
+	PG_RETURN_VOID();
+}
+
+Datum
+leaselock_lease_scope_drop(PG_FUNCTION_ARGS)
+{
+	const char *scope = argument_text(fcinfo, 0, "scope");
+
+	require_writable("lease_scope_drop()");
+	PG_RETURN_BOOL(lease_scope_drop(scope));
+}
+
+Datum
+leaselock_lease_break(PG_FUNCTION_ARGS)
+{
+	const char *name = argument_text(fcinfo, 0, "name");
+	int64		fence = argument_bigint(fcinfo, 1, "fence");
+	LockKey		key = make_lock_key(argument_text(fcinfo, 2, "scope"), name);
+
+	require_writable("lease_break()");
+	PG_RETURN_BOOL(lease_break(&key, fence));
+}
+
+Datum
+leaselock_lease_prune(PG_FUNCTION_ARGS)
+{
+	int64		older_us = argument_timeout(fcinfo, 0, "older_than");
+	int			max_rows = argument_count(fcinfo, 1, "max_rows");
+
+	require_writable("lease_prune()");
+	PG_RETURN_INT64(lease_prune(older_us, max_rows));
+}
+
+Datum
+leaselock_fence_bump(PG_FUNCTION_ARGS)
+{
+	require_writable("fence_bump()");
+	PG_RETURN_INT64(fence_bump());
+}

@@ -1,0 +1,324 @@
+/*-------------------------------------------------------------------------
+ *
+ * prune.c
+ *	  Removing ended tickets and idle locks: by and by, and on demand.
+ *
+ * A transaction that has added rows looks, just before it commits, at a random
+ * page of each table and removes what is over for long enough.  So the tables
+ * stay within a multiple of what is live or retained, without a background
+ * process; and no transaction that stays open keeps a tag of a lock that it
+ * has nothing to do with.  lease_prune does the same to all of them at once.
+ *
+ * One transaction at a time removes rows (prune tag).  A ticket that has been
+ * ended by what is stored, or whose grant is not the lock's any more, is
+ * written by nobody else.  For a dead waiter its ticket tag is needed, for a
+ * lapsed ticket of the newest grant the name tag, for a lock the name and the
+ * queue tag; all are only tried for.
+ *
+ * A lock's row carries its last fence.  It may go once the floor is at or
+ * above that fence.  The floor is raised to the clock when it must be, so that
+ * this is seldom.
+ *
+ * Copyright (c) 2026, leaselock contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "common/pg_prng.h"
+#include "utils/timestamp.h"
+
+#include "leaselock.h"
+
+/* The most tags that lease_prune keeps until its transaction ends. */
+#define MAX_PRUNE_TAGS	1000
+
+/* Every how many new rows a transaction looks for rows to remove. */
+#define TIDY_INTERVAL	4
+
+/* How many rows are read at once. */
+#define BATCH			1000
+
+typedef struct Prune
+{
+	TimestampTz before;			/* what was over by then may go */
+	int64		removed;
+	int64		max_removed;
+	int			tags;			/* name, queue and ticket tags taken */
+} Prune;
+
+/* Rows that this session has added since it last looked for some to remove. */
+static int	rows_added = 0;
+
+/* Notes that a row was added to the tables. */
+void
+note_row_added(void)
+{
+	rows_added++;
+}
+
+static bool
+is_full(const Prune *prune)
+{
+	return prune->removed >= prune->max_removed ||
+		prune->tags >= MAX_PRUNE_TAGS;
+}
+
+/* Keeps the tags of a row that was removed, else gives them back. */
+static void
+settle_tags(Prune *prune, Call *call, bool removed)
+{
+	if (!removed)
+	{
+		give_back_tags(&call->tags);
+		return;
+	}
+	prune->removed++;
+	prune->tags += call->tags.count;
+	keep_tags(&call->tags);
+	note_lease_change(&call->lock.key);
+}
+
+/* ----------------------------------------------------------------------
+ * Tickets
+ * ----------------------------------------------------------------------
+ */
+
+/* Whether a ticket belongs to the newest grant of its lock. */
+static bool
+is_of_newest_grant(const LeaseTicket *ticket, const LeaseLock *lock)
+{
+	return ticket->fence == lock->fence &&
+		same_identity(&ticket->who, &lock->holder);
+}
+
+/* Removes a ticket that is held by what is stored, if it lapsed long ago. */
+static bool
+prune_held_ticket(Prune *prune, Call *call, LeaseTicket *ticket)
+{
+	if (ticket->expires_at >= prune->before)
+		return false;
+	store_load_lock(&ticket->key, &call->lock);
+	if (!is_of_newest_grant(ticket, &call->lock))
+	{
+		store_delete_ticket(ticket);
+		return true;
+	}
+	if (!try_name_tag(&call->tags, &ticket->key, NAME_CHANGE))
+		return false;
+	load_call(call, &ticket->key);
+	if (!store_load_request(&ticket->key, &ticket->request_id, ticket) ||
+		ticket->state != LEASE_HELD || ticket->expires_at >= prune->before)
+		return false;
+	if (is_of_newest_grant(ticket, &call->lock))
+	{
+		call->lock.tickets--;
+		store_save_lock(&call->lock);
+	}
+	store_delete_ticket(ticket);
+	return true;
+}
+
+/* Removes a ticket that waits by what is stored, if its wait ran out. */
+static bool
+prune_waiting_ticket(Prune *prune, Call *call, LeaseTicket *ticket)
+{
+	if (ticket->wait_until >= prune->before ||
+		!try_ticket_tag(&call->tags, &ticket->key, &ticket->request_id) ||
+		!store_load_request(&ticket->key, &ticket->request_id, ticket) ||
+		ticket->state != LEASE_WAITING || ticket->wait_until >= prune->before)
+		return false;
+	store_delete_ticket(ticket);
+	return true;
+}
+
+static void
+prune_ticket(Prune *prune, LeaseTicket *ticket)
+{
+	Call		call = {0};
+	bool		removed = false;
+
+	call.lock.key = ticket->key;
+	if (ticket->state == LEASE_HELD)
+		removed = prune_held_ticket(prune, &call, ticket);
+	else if (ticket->state == LEASE_WAITING)
+		removed = prune_waiting_ticket(prune, &call, ticket);
+	else if (ticket->ended_at < prune->before)
+	{
+		store_delete_ticket(ticket);
+		removed = true;
+	}
+	settle_tags(prune, &call, removed);
+}
+
+/* ----------------------------------------------------------------------
+ * Locks
+ * ----------------------------------------------------------------------
+ */
+
+/* Whether nobody has held or touched a lock since. */
+static bool
+is_idle(const LeaseLock *lock, TimestampTz before)
+{
+	return lock->changed_at < before && lock->expires_at < before &&
+		lock->hold_expires_at < before;
+}
+
+/* Whether a ticket stands in the lock's queue by what is stored, dead or not. */
+static bool
+has_queue(const LeaseLock *lock)
+{
+	TicketScan *scan = store_open_queue(&lock->key, 0);
+	LeaseTicket ticket;
+	bool		found = store_next_ticket(scan, &ticket);
+
+	store_close_tickets(scan);
+	return found;
+}
+
+/* Puts the floor at or above a fence; false if somebody else is at it. */
+static bool
+cover_fence(int64 fence)
+{
+	int64		floor = store_load_floor();
+
+	if (fence <= floor)
+		return true;
+	if (!try_floor_tag())
+		return false;
+	store_save_floor(next_fence(fence, floor));
+	return true;
+}
+
+static void
+prune_lock(Prune *prune, LeaseLock *lock)
+{
+	Call		call = {0};
+	bool		removed = false;
+
+	if (!is_idle(lock, prune->before))
+		return;
+	call.lock.key = lock->key;
+	if (try_name_tag(&call.tags, &lock->key, NAME_CHANGE) &&
+		try_queue_tag(&call.tags, &lock->key))
+	{
+		load_call(&call, &lock->key);
+		if (ItemPointerIsValid(&call.lock.tid) &&
+			is_idle(&call.lock, prune->before) && !has_queue(&call.lock) &&
+			cover_fence(call.lock.fence))
+		{
+			store_delete_lock(&call.lock);
+			removed = true;
+		}
+	}
+	settle_tags(prune, &call, removed);
+}
+
+/* ----------------------------------------------------------------------
+ * On demand
+ * ----------------------------------------------------------------------
+ */
+
+static void
+prune_tickets(Prune *prune)
+{
+	List	   *tickets = NIL;
+	ListCell   *cell;
+
+	do
+	{
+		tickets = store_next_tickets(tickets ? llast(tickets) : NULL, BATCH);
+		foreach(cell, tickets)
+		{
+			if (is_full(prune))
+				return;
+			prune_ticket(prune, (LeaseTicket *) lfirst(cell));
+		}
+	} while (list_length(tickets) == BATCH);
+}
+
+static void
+prune_locks(Prune *prune)
+{
+	List	   *locks = NIL;
+	ListCell   *cell;
+
+	do
+	{
+		locks = store_next_locks(locks ? &((LeaseLock *) llast(locks))->key :
+								 NULL, BATCH);
+		foreach(cell, locks)
+		{
+			if (is_full(prune))
+				return;
+			prune_lock(prune, (LeaseLock *) lfirst(cell));
+		}
+	} while (list_length(locks) == BATCH);
+}
+
+static bool
+is_stale_blocker(const Identity *who, const LockKey *key)
+{
+	LeaseLock	lock;
+
+	store_load_lock(key, &lock);
+	return !same_identity(&lock.holder, who);
+}
+
+/*
+ * Removes what was over "older_us" ago, tickets not before their retention has
+ * passed; at most max_rows rows.  Returns how many.  None if another session
+ * is at it.
+ */
+int64
+lease_prune(int64 older_us, int64 max_rows)
+{
+	TimestampTz now = clock_read(NO_TIME);
+	int64		retained_us = leaselock_ticket_retention * INT64CONST(1000);
+	Prune		prune = {0};
+
+	if (!try_prune_tag())
+		return 0;
+	prune.max_removed = max_rows;
+	prune.before = now - Max(older_us, retained_us);
+	prune_tickets(&prune);
+	prune.before = now - older_us;
+	prune_locks(&prune);
+	if (!is_full(&prune))
+		prune.removed += store_forget_blockers(is_stale_blocker,
+											   max_rows - prune.removed);
+	return prune.removed;
+}
+
+/* ----------------------------------------------------------------------
+ * By and by
+ * ----------------------------------------------------------------------
+ */
+
+/*
+ * Looks at a random page of each table, if the session has added rows: on
+ * average once in TIDY_INTERVAL rows, also for a session that adds but one.
+ * To be called just before a commit, so that what it takes is free at once.
+ */
+void
+tidy_before_commit(void)
+{
+	Prune		prune = {0};
+	ListCell   *cell;
+
+	if (rows_added == 0 ||
+		pg_prng_uint64_range(&pg_global_prng_state, 1, TIDY_INTERVAL) >
+		(uint64) rows_added)
+		return;
+	if (!try_prune_tag())
+		return;
+	rows_added = 0;
+	prune.before = clock_read(NO_TIME) -
+		leaselock_ticket_retention * INT64CONST(1000);
+	prune.max_removed = PG_INT64_MAX;
+	foreach(cell, store_sample_tickets())
+		prune_ticket(&prune, (LeaseTicket *) lfirst(cell));
+	foreach(cell, store_sample_locks())
+		prune_lock(&prune, (LeaseLock *) lfirst(cell));
+}
