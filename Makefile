@@ -65,6 +65,11 @@ REGRESS = \
 	clock \
 	search_path \
 	plan_cache \
+	queue \
+	deadlock \
+	fence_guard \
+	fence_monotonic \
+	fence_writes \
 	uninstall
 
 ISOLATION = \
