@@ -483,9 +483,10 @@ leaselock_xact_callback(XactEvent event, void *arg)
 	{
 		case XACT_EVENT_PRE_PREPARE:
 			reject_prepare();
-			/* FALLTHROUGH */
+			before_commit(false);
+			break;
 		case XACT_EVENT_PRE_COMMIT:
-			before_commit(event == XACT_EVENT_PRE_COMMIT);
+			before_commit(true);
 			break;
 		case XACT_EVENT_COMMIT:
 		case XACT_EVENT_ABORT:

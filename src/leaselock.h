@@ -200,7 +200,7 @@ extern int	leaselock_ticket_retention; /* ms */
 extern double leaselock_clock_offset;	/* ms */
 
 /* in file arguments.c */
-extern void check_text(const char *value, int len, const char *argname);
+extern void check_text(const char *value, const char *argname);
 extern char *argument_text(FunctionCallInfo fcinfo, int argno,
 						   const char *argname);
 extern pg_uuid_t *argument_uuid(FunctionCallInfo fcinfo, int argno,
