@@ -196,7 +196,7 @@ extern double leaselock_max_ttl;	/* s */
 extern int	leaselock_lock_timeout; /* ms */
 extern int	leaselock_waiter_timeout;	/* ms */
 extern int	leaselock_max_waiters;
-extern int	leaselock_ticket_retention; /* ms */
+extern int	leaselock_ticket_retention; /* s */
 extern double leaselock_clock_offset;	/* ms */
 
 /* in file arguments.c */
