@@ -113,10 +113,7 @@ create_pending_fences(void)
 								 HASH_CONTEXT);
 }
 
-/*
- * Remembers a check that passed.  An entry that is there already but settled
- * is pending again: the grant that was checked now is a later state.
- */
+/* Remembers a check that passed. */
 static void
 remember_pending(const LockKey *key, int64 fence, TimestampTz live_until)
 {
