@@ -70,10 +70,12 @@ reject_text(const char *argname, const char *problem, char *detail)
 					 MAX_TEXT_BYTES)));
 }
 
-/* Text rules of scope, name and owner.  The value ends with a zero byte. */
+/* Text rules of scope, name and owner. */
 void
-check_text(const char *value, int len, const char *argname)
+check_text(const char *value, const char *argname)
 {
+	int			len = strlen(value);
+
 	if (len == 0)
 		reject_text(argname, "must not be empty",
 					psprintf("It has 0 bytes, and must have 1 to %d.",
@@ -100,13 +102,11 @@ check_text(const char *value, int len, const char *argname)
 char *
 argument_text(FunctionCallInfo fcinfo, int argno, const char *argname)
 {
-	text	   *datum;
 	char	   *value;
 
 	require_not_null(fcinfo, argno, argname);
-	datum = PG_GETARG_TEXT_PP(argno);
-	value = text_to_cstring(datum);
-	check_text(value, VARSIZE_ANY_EXHDR(datum), argname);
+	value = text_to_cstring(PG_GETARG_TEXT_PP(argno));
+	check_text(value, argname);
 	return value;
 }
 

@@ -11,6 +11,7 @@
 #ifndef LEASELOCK_COMPAT_H
 #define LEASELOCK_COMPAT_H
 
+#include "access/tableam.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
 #include "utils/timestamp.h"
@@ -36,6 +37,18 @@ IntervalIsInfiniteCompat(const Interval *interval)
 #else
 	(void) interval;
 	return false;
+#endif
+}
+
+/* 19 added the last argument. */
+static inline TableScanDesc
+BeginTidRangeScanCompat(Relation rel, Snapshot snapshot, ItemPointer first,
+						ItemPointer last)
+{
+#if PG_VERSION_NUM >= 190000
+	return table_beginscan_tidrange(rel, snapshot, first, last, SO_NONE);
+#else
+	return table_beginscan_tidrange(rel, snapshot, first, last);
 #endif
 }
 

@@ -48,12 +48,17 @@ typedef struct Search
 	CycleNode	   *found;			/* the node that closes the cycle */
 } Search;
 
-/* Whether a wait is older than the one in question. */
+/*
+ * Whether a wait is older than the one in question.  One that is not stored yet
+ * is the newest, whatever the clocks of two locks say.
+ */
 static bool
 is_older(const Search *search, const LeaseTicket *wait)
 {
 	const LeaseTicket *self = search->self;
 
+	if (!ItemPointerIsValid(&self->tid))
+		return true;
 	if (wait->requested_at != self->requested_at)
 		return wait->requested_at < self->requested_at;
 	return memcmp(&wait->ticket, &self->ticket, sizeof(pg_uuid_t)) < 0;

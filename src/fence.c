@@ -113,10 +113,7 @@ create_pending_fences(void)
 								 HASH_CONTEXT);
 }
 
-/*
- * Remembers a check that passed.  An entry that is there already but settled
- * is pending again: the grant that was checked now is a later state.
- */
+/* Remembers a check that passed. */
 static void
 remember_pending(const LockKey *key, int64 fence, TimestampTz live_until)
 {
@@ -483,9 +480,10 @@ leaselock_xact_callback(XactEvent event, void *arg)
 	{
 		case XACT_EVENT_PRE_PREPARE:
 			reject_prepare();
-			/* FALLTHROUGH */
+			before_commit(false);
+			break;
 		case XACT_EVENT_PRE_COMMIT:
-			before_commit(event == XACT_EVENT_PRE_COMMIT);
+			before_commit(true);
 			break;
 		case XACT_EVENT_COMMIT:
 		case XACT_EVENT_ABORT:

@@ -118,8 +118,8 @@ constant_key(FunctionCallInfo fcinfo, const char *name, const char *scope)
 {
 	MemoryContext context = fcinfo->flinfo->fn_mcxt;
 
-	check_text(name, strlen(name), "name");
-	check_text(scope, strlen(scope), "scope");
+	check_text(name, "name");
+	check_text(scope, "scope");
 	return make_lock_key(MemoryContextStrdup(context, scope),
 						 MemoryContextStrdup(context, name));
 }
@@ -234,8 +234,7 @@ get_text_column(const TriggerData *data, HeapTuple row, int column)
 	TupleDesc	desc = RelationGetDescr(data->tg_relation);
 	char	   *value = TextDatumGetCString(get_column(data, row, column));
 
-	check_text(value, strlen(value),
-			   NameStr(TupleDescAttr(desc, column - 1)->attname));
+	check_text(value, NameStr(TupleDescAttr(desc, column - 1)->attname));
 	return value;
 }
 

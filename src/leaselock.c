@@ -61,9 +61,11 @@ _PG_init(void)
 	define_time("leaselock.waiter_timeout",
 				"Sets how long a waiter that polls may be silent.",
 				&leaselock_waiter_timeout, 20 * SECONDS, 1);
-	define_time("leaselock.ticket_retention",
-				"Sets how long an ended ticket can be asked for at least.",
-				&leaselock_ticket_retention, 3600 * SECONDS, 0);
+	DefineCustomIntVariable("leaselock.ticket_retention",
+							"Sets how long an ended ticket can be asked for at least.",
+							NULL, &leaselock_ticket_retention,
+							3600, 0, INT_MAX, PGC_SUSET,
+							GUC_UNIT_S, NULL, NULL, NULL);
 	DefineCustomIntVariable("leaselock.max_waiters",
 							"Sets how many tickets may wait for one lock.",
 							NULL, &leaselock_max_waiters,

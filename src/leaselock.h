@@ -196,11 +196,11 @@ extern double leaselock_max_ttl;	/* s */
 extern int	leaselock_lock_timeout; /* ms */
 extern int	leaselock_waiter_timeout;	/* ms */
 extern int	leaselock_max_waiters;
-extern int	leaselock_ticket_retention; /* ms */
+extern int	leaselock_ticket_retention; /* s */
 extern double leaselock_clock_offset;	/* ms */
 
 /* in file arguments.c */
-extern void check_text(const char *value, int len, const char *argname);
+extern void check_text(const char *value, const char *argname);
 extern char *argument_text(FunctionCallInfo fcinfo, int argno,
 						   const char *argname);
 extern pg_uuid_t *argument_uuid(FunctionCallInfo fcinfo, int argno,

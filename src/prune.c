@@ -15,9 +15,8 @@
  * lapsed ticket of the newest grant the name tag, for a lock the name and the
  * queue tag; all are only tried for.
  *
- * A lock's row carries its last fence.  It may go once the floor is at or
- * above that fence.  The floor is raised to the clock when it must be, so that
- * this is seldom.
+ * A lock's row carries its last fence, so it may go once the floor of fences
+ * is at or above that.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -181,13 +180,11 @@ has_queue(const LeaseLock *lock)
 static bool
 cover_fence(int64 fence)
 {
-	int64		floor = store_load_floor();
-
-	if (fence <= floor)
+	if (fence <= store_load_floor())
 		return true;
 	if (!try_floor_tag())
 		return false;
-	store_save_floor(next_fence(fence, floor));
+	store_save_floor(fence);
 	return true;
 }
 
@@ -275,7 +272,7 @@ int64
 lease_prune(int64 older_us, int64 max_rows)
 {
 	TimestampTz now = clock_read(NO_TIME);
-	int64		retained_us = leaselock_ticket_retention * INT64CONST(1000);
+	int64		retained_us = leaselock_ticket_retention * USECS_PER_SEC;
 	Prune		prune = {0};
 
 	if (!try_prune_tag())
@@ -315,7 +312,7 @@ tidy_before_commit(void)
 		return;
 	rows_added = 0;
 	prune.before = clock_read(NO_TIME) -
-		leaselock_ticket_retention * INT64CONST(1000);
+		leaselock_ticket_retention * USECS_PER_SEC;
 	prune.max_removed = PG_INT64_MAX;
 	foreach(cell, store_sample_tickets())
 		prune_ticket(&prune, (LeaseTicket *) lfirst(cell));

@@ -49,6 +49,7 @@
 #include "utils/timestamp.h"
 #include "utils/xid8.h"
 
+#include "compat.h"
 #include "leaselock.h"
 
 /* Columns, in the order of the install script. */
@@ -845,7 +846,7 @@ sample_rows(const char *table, int columns,
 
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	slot = table_slot_create(rel, NULL);
-	scan = table_beginscan_tidrange(rel, SnapshotAny, &first, &last);
+	scan = BeginTidRangeScanCompat(rel, SnapshotAny, &first, &last);
 	while (table_scan_getnextslot_tidrange(scan, ForwardScanDirection, slot))
 	{
 		if (table_tuple_satisfies_snapshot(rel, slot, snapshot))
