@@ -285,9 +285,9 @@ wait_for_outcome(Outcome outcome, const LeaseRequest *request,
 }
 
 /*
- * Acquires a lock, or a place in its queue, or answers why not.  Raises 42501
- * if the caller may not use the scope.  Without time
- * to wait there is one try, and one more if the lock changed under it.
+ * Acquires a lock, or a place in its queue, or answers why not.  Without time
+ * to wait there is one try, and one more if the lock changed under it.  Raises
+ * 42501 if the caller may not use the scope.
  */
 void
 lease_acquire(const LeaseRequest *request, LeaseAnswer *answer)
@@ -485,6 +485,7 @@ release_ticket(LeaseTicket *ticket, LeaseAnswer *answer)
 		last = is_last_claim(&call, ticket);
 	} while (last && mode != NAME_CHANGE);
 
+	begin_losable_write();
 	ticket->state = LEASE_RELEASED;
 	ticket->ended_at = call.now;
 	if (last)
@@ -500,6 +501,7 @@ release_ticket(LeaseTicket *ticket, LeaseAnswer *answer)
 	}
 	store_save_ticket(ticket);
 	save_lock(&call);
+	end_losable_write();
 	answer_ticket(&call, ticket, LEASE_RELEASED, answer);
 	return true;
 }

@@ -353,7 +353,7 @@ extern LOCKMODE grant_mode(const Call *call, const Identity *who,
 extern LeaseState look_at_ticket(Call *call, LeaseTicket *ticket, int flags);
 extern LeaseState cancel_wait(Call *call, LeaseTicket *ticket, LeaseState as);
 extern LeaseState enqueue(Call *call, const LeaseRequest *request,
-						  TimestampTz wait_until, LeaseTicket *ticket);
+						  TimestampTz until, LeaseTicket *ticket);
 extern void promote_head(Call *call);
 
 /* in file deadlock.c */
@@ -389,7 +389,16 @@ extern bool fence_check(const LockKey *key, int64 fence, bool allow_lapsed);
 extern void fence_assert(const LockKey *key, int64 fence, bool allow_lapsed);
 extern void fence_require_check(const LockKey *key);
 extern void fence_settle(const LeaseLock *lock);
+extern void fences_verify(void);
+extern void forget_checked_leases(const LockKey *key);
+extern void fences_commit_sub(SubTransactionId sub, SubTransactionId parent);
+extern void fences_abort_sub(SubTransactionId sub);
+extern void fences_end(void);
+
+/* in file transaction.c */
 extern void note_lease_change(const LockKey *key);
+extern void begin_losable_write(void);
+extern void end_losable_write(void);
 extern void leaselock_xact_callback(XactEvent event, void *arg);
 extern void leaselock_subxact_callback(SubXactEvent event,
 									   SubTransactionId sub,

@@ -497,7 +497,7 @@ reject_full_queue(const Call *call, int64 last)
  * was written.
  */
 LeaseState
-enqueue(Call *call, const LeaseRequest *request, TimestampTz wait_until,
+enqueue(Call *call, const LeaseRequest *request, TimestampTz until,
 		LeaseTicket *ticket)
 {
 	int64		last;
@@ -505,7 +505,7 @@ enqueue(Call *call, const LeaseRequest *request, TimestampTz wait_until,
 	List	   *cycle;
 
 	load_call(call, &request->key);
-	if (wait_until <= call->now)
+	if (until <= clock_read(NO_TIME))
 		return LEASE_CONTENDED;
 	last = Max(store_last_place(&request->key), call->lock.passed);
 	reject_full_queue(call, last);
@@ -514,7 +514,8 @@ enqueue(Call *call, const LeaseRequest *request, TimestampTz wait_until,
 	ticket->state = LEASE_WAITING;
 	ticket->waiting = true;
 	ticket->place = last + 1;
-	ticket->wait_until = wait_until;
+	/* what is left of the wait, by the lock's own time */
+	ticket->wait_until = call->now + (until - clock_read(NO_TIME));
 	cycle = find_deadlock(&call->lock, ticket);
 	if (cycle != NIL)
 	{
