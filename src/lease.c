@@ -467,11 +467,15 @@ release_ticket(LeaseTicket *ticket, LeaseAnswer *answer)
 		give_back_tags(&call.tags);
 		state = judge_ticket(&call, ticket);
 		if (ticket->state == LEASE_WAITING)
-			state = cancel_wait(&call, ticket, LEASE_CANCELLED);
-		if (state == LEASE_CANCELLED && ticket->ended_at == call.now)
 		{
-			answer_ticket(&call, ticket, state, answer);
-			return true;
+			bool		waited = state == LEASE_WAITING;
+
+			state = cancel_wait(&call, ticket, LEASE_CANCELLED);
+			if (state == LEASE_CANCELLED)
+			{
+				answer_ticket(&call, ticket, state, answer);
+				return waited;
+			}
 		}
 		if (state != LEASE_HELD)
 		{

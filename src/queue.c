@@ -358,8 +358,12 @@ save_sign_of_life(Call *call, LeaseTicket *ticket, int flags)
 		ticket->waiter_pid = MyProcPid;
 	}
 	else
+	{
 		ticket->alive_until = call->now +
 			leaselock_waiter_timeout * INT64CONST(1000);
+		if (ticket->waiter_pid == MyProcPid || !is_served(ticket))
+			ticket->waiter_pid = 0;
+	}
 	store_save_ticket(ticket);
 }
 
@@ -462,8 +466,8 @@ cancel_wait(Call *call, LeaseTicket *ticket, LeaseState as)
 	if (state == LEASE_WAITING)
 		state = as;
 	end_wait(call, ticket, state);
-	if (!grant_is_live(&call->lock, call->now) &&
-		queue_head(&call->lock, call->now, &next))
+	/* the lock may be free by the time we commit, because our tag was busy */
+	if (queue_head(&call->lock, call->now, &next))
 		wake_at_commit(&next);
 	return state;
 }
