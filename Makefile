@@ -37,6 +37,7 @@ OBJS = \
 	src/wait.o \
 	src/wait_api.o \
 	src/fence.o \
+	src/transaction.o \
 	src/ticket_api.o \
 	src/lock_api.o \
 	src/status_api.o \

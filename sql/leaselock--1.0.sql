@@ -118,18 +118,28 @@ CREATE INDEX blockers_owner ON leaselock.blockers (owner, role);
 -- row until it is first raised, for a row that the script inserted would
 -- collide with the one that a dump carries.  Should there be several, as after
 -- a second restore, the greatest counts.
+--   fence    the floor
+--   reading  the reading of the fences' clock when it was raised: above a floor
+--            that is ahead of the clock, fences go on from there with the time
 CREATE TABLE leaselock.floor (
-	fence bigint NOT NULL
+	fence bigint NOT NULL,
+	reading bigint NOT NULL
 ) USING heap;
 -- it has no key, and a publication FOR ALL TABLES would refuse to update it
 ALTER TABLE leaselock.floor REPLICA IDENTITY FULL;
 ALTER TABLE leaselock.blockers REPLICA IDENTITY FULL;
 
--- Which role a scope is registered to, by name, so that a dump can be restored
--- into another cluster.  A scope without a row is open to every role.
+-- Which role a scope is registered to.  A scope without a row is open to every
+-- role.
+--   role       the role's name at that time; it counts where the row came in a
+--              dump, for oids are of no use there
+--   role_oid   the role, whatever it is called now; it counts otherwise
+--   home       installation.id at the registration
 CREATE TABLE leaselock.scopes (
 	scope text COLLATE "C" NOT NULL,
 	role name NOT NULL,
+	role_oid oid NOT NULL,
+	home uuid NOT NULL,
 	CONSTRAINT scopes_pkey PRIMARY KEY (scope)
 ) USING heap;
 

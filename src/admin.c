@@ -96,21 +96,13 @@ is_held_by_stranger(const LeaseLock *lock)
 		!may_use_scope(lock->key.scope, lock->holder.role);
 }
 
-/*
- * Registers a scope to a role, and breaks the grants of others in it.  The
- * scope tag keeps new grants out until we have committed, so none slips past.
- * Waits of others need no work: they are judged by the scope's role.
- */
-void
-lease_scope_create(const char *scope, const char *role)
+/* Breaks the grants, in a scope, of roles that may not use it. */
+static void
+break_strangers(const char *scope)
 {
-	List	   *locks;
+	List	   *locks = store_list_scope(scope);
 	ListCell   *cell;
 
-	wait_scope_tag(scope);
-	store_save_scope(scope, role);
-
-	locks = store_list_scope(scope);
 	list_sort(locks, compare_locks);
 	foreach(cell, locks)
 	{
@@ -128,6 +120,36 @@ lease_scope_create(const char *scope, const char *role)
 	}
 }
 
+/* Cancels the waits, in a scope, of roles that may not use it. */
+static void
+cancel_strangers(const char *scope)
+{
+	ListCell   *cell;
+
+	foreach(cell, store_list_scope_waits(scope))
+	{
+		LeaseTicket *ticket = (LeaseTicket *) lfirst(cell);
+		Call		call = {0};
+
+		if (ticket->state == LEASE_WAITING &&
+			!may_use_scope(scope, ticket->who.role))
+			(void) cancel_wait(&call, ticket, LEASE_CANCELLED);
+	}
+}
+
+/*
+ * Registers a scope to a role, and ends what others have in it.  The scope tag
+ * keeps new grants out until we have committed, so none slips past.
+ */
+void
+lease_scope_create(const char *scope, const char *role, Oid role_oid)
+{
+	wait_scope_tag(scope);
+	store_save_scope(scope, role, role_oid);
+	cancel_strangers(scope);
+	break_strangers(scope);
+}
+
 /* Opens a scope to every role; false if it was not registered. */
 bool
 lease_scope_drop(const char *scope)
@@ -140,12 +162,12 @@ lease_scope_drop(const char *scope)
 int64
 fence_bump(void)
 {
-	int64		floor;
+	FenceFloor	floor;
+	int64		newest = 0;
 	List	   *locks = NIL;
 	ListCell   *cell;
 
 	wait_floor_tag();
-	floor = store_load_floor();
 	do
 	{
 		const LockKey *last = locks == NIL ? NULL :
@@ -153,11 +175,13 @@ fence_bump(void)
 
 		locks = store_next_locks(last, BATCH);
 		foreach(cell, locks)
-			floor = Max(floor, ((LeaseLock *) lfirst(cell))->fence);
+			newest = Max(newest, ((LeaseLock *) lfirst(cell))->fence);
 	} while (list_length(locks) == BATCH);
 
-	floor = next_fence(floor, 0) + BUMP_US;
-	store_save_floor(floor);
+	floor = store_load_floor();
+	floor.fence = next_fence(newest, &floor) + BUMP_US;
+	floor.reading = fence_reading();
+	store_save_floor(&floor);
 	ForceSyncCommit();
-	return floor;
+	return floor.fence;
 }

@@ -28,8 +28,7 @@ leaselock_lease_scope_create(PG_FUNCTION_ARGS)
 	const char *role = argument_name(fcinfo, 1, "role");
 
 	require_writable("lease_scope_create()");
-	(void) get_role_oid(role, false);
-	lease_scope_create(scope, role);
+	lease_scope_create(scope, role, get_role_oid(role, false));
 	PG_RETURN_VOID();
 }
 

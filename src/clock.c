@@ -59,21 +59,30 @@ clock_remaining_ms(TimestampTz until, TimestampTz now)
 }
 
 /*
- * The next fence of a lock: a hybrid logical clock reading.  It is greater
- * than the lock's last fence and than the floor.  The clock term keeps a
- * number that was shown and rolled back from being handed out again, and
- * carries on after a restore; the timeline term puts a promoted standby, and
- * a recovery to a point in time, ahead of what they lost.
+ * The fences' clock: microseconds, and a term that puts a promoted standby,
+ * and a recovery to a point in time, ahead of what they lost.
  */
 int64
-next_fence(int64 last, int64 floor)
+fence_reading(void)
 {
-	int64		reading = wall_clock() - FENCE_EPOCH;
-
 	/* asserted by GetWALInsertionTimeLine, and it sets what that returns */
 	if (RecoveryInProgress())
 		elog(ERROR, "cannot give a fence during recovery");
+	return wall_clock() - FENCE_EPOCH +
+		FENCE_PER_TIMELINE * GetWALInsertionTimeLine();
+}
 
-	reading += FENCE_PER_TIMELINE * GetWALInsertionTimeLine();
-	return Max(Max(last, floor), reading) + 1;
+/*
+ * The next fence of a lock: a hybrid logical clock reading.  It is greater
+ * than the lock's last fence and than the floor.  The clock, which also runs
+ * on above the floor, keeps a number that was shown and rolled back from being
+ * handed out again, and carries on after a restore.
+ */
+int64
+next_fence(int64 last, const FenceFloor *floor)
+{
+	int64		reading = fence_reading();
+
+	return Max(Max(last, reading),
+			   floor->fence + Max(reading - floor->reading, 0)) + 1;
 }

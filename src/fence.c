@@ -60,9 +60,6 @@ typedef enum FenceVerdict
 
 static HTAB *pending_fences = NULL;
 
-/* The subtransaction that changed a lease first, or Invalid. */
-static SubTransactionId lease_changed_by = InvalidSubTransactionId;
-
 /* ----------------------------------------------------------------------
  * Pending fences
  * ----------------------------------------------------------------------
@@ -371,17 +368,20 @@ compare_entry_locks(const void *a, const void *b)
 }
 
 /*
- * Verifies all pending fences, in the order of the locks' keys.  The tags are
- * kept until the transaction has ended for everybody else.
+ * Verifies all pending fences before a commit, in the order of the locks'
+ * keys.  The tags are kept until the transaction has ended for everybody else.
+ * Raises LS001, and 55P03 or 40P01 if a tag is not to be had.
  */
-static void
-verify_pending_fences(void)
+void
+fences_verify(void)
 {
 	int			count = 0;
 	PendingFence **entries;
 	HASH_SEQ_STATUS scan;
 	PendingFence *pending;
 
+	if (pending_fences == NULL)
+		return;
 	entries = palloc(sizeof(PendingFence *) *
 					 hash_get_num_entries(pending_fences));
 	hash_seq_init(&scan, pending_fences);
@@ -406,27 +406,8 @@ verify_pending_fences(void)
 	}
 }
 
-/*
- * At this point there is no active snapshot, which nothing here needs, and in
- * the COMMIT of a procedure the resource owner is not the transaction's.
- */
-static void
-before_commit(bool may_tidy)
-{
-	MemoryContext old_context = MemoryContextSwitchTo(TopTransactionContext);
-	ResourceOwner old_owner = CurrentResourceOwner;
-
-	CurrentResourceOwner = TopTransactionResourceOwner;
-	if (may_tidy && lease_changed_by != InvalidSubTransactionId)
-		tidy_before_commit();
-	if (pending_fences != NULL)
-		verify_pending_fences();
-	CurrentResourceOwner = old_owner;
-	MemoryContextSwitchTo(old_context);
-}
-
 /* ----------------------------------------------------------------------
- * Transaction callbacks
+ * The transaction's course
  * ----------------------------------------------------------------------
  */
 
@@ -434,8 +415,8 @@ before_commit(bool may_tidy)
  * Makes the next check of a lock (NULL: of any) read its lease again, because
  * this transaction has changed it, or has undone a change.
  */
-static void
-forget_leases(const LockKey *key)
+void
+forget_checked_leases(const LockKey *key)
 {
 	HASH_SEQ_STATUS scan;
 	PendingFence *pending;
@@ -450,62 +431,15 @@ forget_leases(const LockKey *key)
 	}
 }
 
-/* Notes that this transaction changes a lease of a lock. */
+/* A subtransaction has become part of its parent. */
 void
-note_lease_change(const LockKey *key)
-{
-	if (lease_changed_by == InvalidSubTransactionId)
-		lease_changed_by = GetCurrentSubTransactionId();
-	forget_leases(key);
-}
-
-/*
- * A prepared transaction would keep everybody from the locks that it has
- * changed until somebody ends it, and could wake nobody.
- */
-static void
-reject_prepare(void)
-{
-	if (lease_changed_by != InvalidSubTransactionId)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("cannot PREPARE a transaction that has changed leases"),
-				 errhint("Acquire, renew and release leases in transactions of their own.")));
-}
-
-void
-leaselock_xact_callback(XactEvent event, void *arg)
-{
-	switch (event)
-	{
-		case XACT_EVENT_PRE_PREPARE:
-			reject_prepare();
-			before_commit(false);
-			break;
-		case XACT_EVENT_PRE_COMMIT:
-			before_commit(true);
-			break;
-		case XACT_EVENT_COMMIT:
-		case XACT_EVENT_ABORT:
-		case XACT_EVENT_PREPARE:
-			/* the hash went, or goes, with TopTransactionContext */
-			pending_fences = NULL;
-			lease_changed_by = InvalidSubTransactionId;
-			break;
-		case XACT_EVENT_PARALLEL_PRE_COMMIT:
-		case XACT_EVENT_PARALLEL_COMMIT:
-		case XACT_EVENT_PARALLEL_ABORT:
-			/* nothing of ours runs in a parallel worker */
-			break;
-	}
-}
-
-static void
-commit_pending_sub(SubTransactionId sub, SubTransactionId parent)
+fences_commit_sub(SubTransactionId sub, SubTransactionId parent)
 {
 	HASH_SEQ_STATUS scan;
 	PendingFence *pending;
 
+	if (pending_fences == NULL)
+		return;
 	hash_seq_init(&scan, pending_fences);
 	while ((pending = hash_seq_search(&scan)) != NULL)
 	{
@@ -516,12 +450,15 @@ commit_pending_sub(SubTransactionId sub, SubTransactionId parent)
 	}
 }
 
-static void
-abort_pending_sub(SubTransactionId sub)
+/* A subtransaction has been rolled back, with the checks made in it. */
+void
+fences_abort_sub(SubTransactionId sub)
 {
 	HASH_SEQ_STATUS scan;
 	PendingFence *pending;
 
+	if (pending_fences == NULL)
+		return;
 	hash_seq_init(&scan, pending_fences);
 	while ((pending = hash_seq_search(&scan)) != NULL)
 	{
@@ -533,27 +470,9 @@ abort_pending_sub(SubTransactionId sub)
 	}
 }
 
+/* The transaction has ended, and with it the memory that the hash is in. */
 void
-leaselock_subxact_callback(SubXactEvent event, SubTransactionId sub,
-						   SubTransactionId parent, void *arg)
+fences_end(void)
 {
-	switch (event)
-	{
-		case SUBXACT_EVENT_COMMIT_SUB:
-			if (pending_fences != NULL)
-				commit_pending_sub(sub, parent);
-			if (lease_changed_by == sub)
-				lease_changed_by = parent;
-			break;
-		case SUBXACT_EVENT_ABORT_SUB:
-			if (pending_fences != NULL)
-				abort_pending_sub(sub);
-			forget_leases(NULL);
-			if (lease_changed_by == sub)
-				lease_changed_by = InvalidSubTransactionId;
-			break;
-		case SUBXACT_EVENT_START_SUB:
-		case SUBXACT_EVENT_PRE_COMMIT_SUB:
-			break;
-	}
+	pending_fences = NULL;
 }

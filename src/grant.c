@@ -151,10 +151,11 @@ void
 begin_grant(Call *call, const Identity *who)
 {
 	LeaseLock  *lock = &call->lock;
+	FenceFloor	floor = store_load_floor();
 
 	fence_settle(lock);
 	forget_blocker(lock);
-	lock->fence = next_fence(lock->fence, store_load_floor());
+	lock->fence = next_fence(lock->fence, &floor);
 	lock->holder = *who;
 	lock->granted_at = call->now;
 	lock->granted_xid = GetTopFullTransactionId();

@@ -130,6 +130,7 @@ hold_release(const LeaseRequest *request)
 	} while ((last && mode != NAME_CHANGE) ||
 			 !has_hold(&call, &request->who));
 
+	begin_losable_write();
 	if (last)
 	{
 		end_grant(&call);
@@ -138,5 +139,6 @@ hold_release(const LeaseRequest *request)
 	else
 		call.lock.hold_expires_at = NO_TIME;
 	save_lock(&call);
+	end_losable_write();
 	return true;
 }

@@ -44,15 +44,16 @@ same_identity(const Identity *a, const Identity *b)
 bool
 may_use_scope(const char *scope, Oid role)
 {
-	const char *registered = store_load_scope(scope);
-	Oid			registered_role;
+	NameData	name;
+	Oid			registered;
 
-	if (registered == NULL)
+	if (!store_load_scope(scope, &name, &registered))
 		return true;
-	registered_role = get_role_oid(registered, true);
-	if (!OidIsValid(registered_role))
+	if (!OidIsValid(registered))
+		registered = get_role_oid(NameStr(name), true);
+	if (!OidIsValid(registered))
 		return superuser_arg(role);
-	return has_privs_of_role(role, registered_role);
+	return has_privs_of_role(role, registered);
 }
 
 /* Raises 42501 unless the caller may use the scope. */

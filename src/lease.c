@@ -285,9 +285,9 @@ wait_for_outcome(Outcome outcome, const LeaseRequest *request,
 }
 
 /*
- * Acquires a lock, or a place in its queue, or answers why not.  Raises 42501
- * if the caller may not use the scope.  Without time
- * to wait there is one try, and one more if the lock changed under it.
+ * Acquires a lock, or a place in its queue, or answers why not.  Without time
+ * to wait there is one try, and one more if the lock changed under it.  Raises
+ * 42501 if the caller may not use the scope.
  */
 void
 lease_acquire(const LeaseRequest *request, LeaseAnswer *answer)
@@ -467,11 +467,15 @@ release_ticket(LeaseTicket *ticket, LeaseAnswer *answer)
 		give_back_tags(&call.tags);
 		state = judge_ticket(&call, ticket);
 		if (ticket->state == LEASE_WAITING)
-			state = cancel_wait(&call, ticket, LEASE_CANCELLED);
-		if (state == LEASE_CANCELLED && ticket->ended_at == call.now)
 		{
-			answer_ticket(&call, ticket, state, answer);
-			return true;
+			bool		waited = state == LEASE_WAITING;
+
+			state = cancel_wait(&call, ticket, LEASE_CANCELLED);
+			if (state == LEASE_CANCELLED)
+			{
+				answer_ticket(&call, ticket, state, answer);
+				return waited;
+			}
 		}
 		if (state != LEASE_HELD)
 		{
@@ -485,6 +489,7 @@ release_ticket(LeaseTicket *ticket, LeaseAnswer *answer)
 		last = is_last_claim(&call, ticket);
 	} while (last && mode != NAME_CHANGE);
 
+	begin_losable_write();
 	ticket->state = LEASE_RELEASED;
 	ticket->ended_at = call.now;
 	if (last)
@@ -500,6 +505,7 @@ release_ticket(LeaseTicket *ticket, LeaseAnswer *answer)
 	}
 	store_save_ticket(ticket);
 	save_lock(&call);
+	end_losable_write();
 	answer_ticket(&call, ticket, LEASE_RELEASED, answer);
 	return true;
 }

@@ -108,6 +108,13 @@ typedef struct LeaseTicket
 	TimestampTz ended_at;		/* NO_TIME: not ended */
 } LeaseTicket;
 
+/* No fence is given at or below a floor, see the install script. */
+typedef struct FenceFloor
+{
+	int64		fence;
+	int64		reading;
+} FenceFloor;
+
 /* What a call asks for. */
 typedef struct LeaseRequest
 {
@@ -237,7 +244,8 @@ extern Datum role_name_datum(Oid role);
 /* in file clock.c */
 extern TimestampTz clock_read(TimestampTz not_before);
 extern int64 clock_remaining_ms(TimestampTz until, TimestampTz now);
-extern int64 next_fence(int64 last, int64 floor);
+extern int64 fence_reading(void);
+extern int64 next_fence(int64 last, const FenceFloor *floor);
 
 /* in file locktag.c */
 extern LockKey make_lock_key(const char *scope, const char *name);
@@ -292,7 +300,7 @@ extern void store_forget_blocker(const Identity *who, const LockKey *key);
 extern void store_lock_tables(void);
 extern List *store_list_locks(void);
 extern List *store_list_tickets(void);
-extern int64 store_load_floor(void);
+extern FenceFloor store_load_floor(void);
 extern List *store_list_scope(const char *scope);
 extern List *store_next_locks(const LockKey *after, int count);
 extern List *store_next_tickets(const LeaseTicket *after, int count);
@@ -300,9 +308,11 @@ extern List *store_sample_locks(void);
 extern List *store_sample_tickets(void);
 extern void store_delete_lock(LeaseLock *lock);
 extern void store_delete_ticket(LeaseTicket *ticket);
-extern void store_save_floor(int64 fence);
-extern char *store_load_scope(const char *scope);
-extern void store_save_scope(const char *scope, const char *role);
+extern void store_save_floor(const FenceFloor *floor);
+extern bool store_load_scope(const char *scope, NameData *role, Oid *role_oid);
+extern void store_save_scope(const char *scope, const char *role,
+							 Oid role_oid);
+extern List *store_list_scope_waits(const char *scope);
 extern bool store_delete_scope(const char *scope);
 extern int	store_forget_blockers(bool (*is_stale) (const Identity *who,
 													const LockKey *key),
@@ -353,7 +363,7 @@ extern LOCKMODE grant_mode(const Call *call, const Identity *who,
 extern LeaseState look_at_ticket(Call *call, LeaseTicket *ticket, int flags);
 extern LeaseState cancel_wait(Call *call, LeaseTicket *ticket, LeaseState as);
 extern LeaseState enqueue(Call *call, const LeaseRequest *request,
-						  TimestampTz wait_until, LeaseTicket *ticket);
+						  TimestampTz until, LeaseTicket *ticket);
 extern void promote_head(Call *call);
 
 /* in file deadlock.c */
@@ -362,7 +372,8 @@ extern void report_deadlock(const List *cycle);
 
 /* in file admin.c */
 extern bool lease_break(const LockKey *key, int64 fence);
-extern void lease_scope_create(const char *scope, const char *role);
+extern void lease_scope_create(const char *scope, const char *role,
+							   Oid role_oid);
 extern bool lease_scope_drop(const char *scope);
 extern int64 fence_bump(void);
 
@@ -389,7 +400,16 @@ extern bool fence_check(const LockKey *key, int64 fence, bool allow_lapsed);
 extern void fence_assert(const LockKey *key, int64 fence, bool allow_lapsed);
 extern void fence_require_check(const LockKey *key);
 extern void fence_settle(const LeaseLock *lock);
+extern void fences_verify(void);
+extern void forget_checked_leases(const LockKey *key);
+extern void fences_commit_sub(SubTransactionId sub, SubTransactionId parent);
+extern void fences_abort_sub(SubTransactionId sub);
+extern void fences_end(void);
+
+/* in file transaction.c */
 extern void note_lease_change(const LockKey *key);
+extern void begin_losable_write(void);
+extern void end_losable_write(void);
 extern void leaselock_xact_callback(XactEvent event, void *arg);
 extern void leaselock_subxact_callback(SubXactEvent event,
 									   SubTransactionId sub,

@@ -180,11 +180,15 @@ has_queue(const LeaseLock *lock)
 static bool
 cover_fence(int64 fence)
 {
-	if (fence <= store_load_floor())
+	FenceFloor	floor = store_load_floor();
+
+	if (fence <= floor.fence)
 		return true;
 	if (!try_floor_tag())
 		return false;
-	store_save_floor(fence);
+	floor.fence = fence;
+	floor.reading = fence_reading();
+	store_save_floor(&floor);
 	return true;
 }
 

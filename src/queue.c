@@ -358,8 +358,12 @@ save_sign_of_life(Call *call, LeaseTicket *ticket, int flags)
 		ticket->waiter_pid = MyProcPid;
 	}
 	else
+	{
 		ticket->alive_until = call->now +
 			leaselock_waiter_timeout * INT64CONST(1000);
+		if (ticket->waiter_pid == MyProcPid || !is_served(ticket))
+			ticket->waiter_pid = 0;
+	}
 	store_save_ticket(ticket);
 }
 
@@ -462,8 +466,8 @@ cancel_wait(Call *call, LeaseTicket *ticket, LeaseState as)
 	if (state == LEASE_WAITING)
 		state = as;
 	end_wait(call, ticket, state);
-	if (!grant_is_live(&call->lock, call->now) &&
-		queue_head(&call->lock, call->now, &next))
+	/* the lock may be free by the time we commit, because our tag was busy */
+	if (queue_head(&call->lock, call->now, &next))
 		wake_at_commit(&next);
 	return state;
 }
@@ -497,7 +501,7 @@ reject_full_queue(const Call *call, int64 last)
  * was written.
  */
 LeaseState
-enqueue(Call *call, const LeaseRequest *request, TimestampTz wait_until,
+enqueue(Call *call, const LeaseRequest *request, TimestampTz until,
 		LeaseTicket *ticket)
 {
 	int64		last;
@@ -505,7 +509,7 @@ enqueue(Call *call, const LeaseRequest *request, TimestampTz wait_until,
 	List	   *cycle;
 
 	load_call(call, &request->key);
-	if (wait_until <= call->now)
+	if (until <= clock_read(NO_TIME))
 		return LEASE_CONTENDED;
 	last = Max(store_last_place(&request->key), call->lock.passed);
 	reject_full_queue(call, last);
@@ -514,7 +518,8 @@ enqueue(Call *call, const LeaseRequest *request, TimestampTz wait_until,
 	ticket->state = LEASE_WAITING;
 	ticket->waiting = true;
 	ticket->place = last + 1;
-	ticket->wait_until = wait_until;
+	/* what is left of the wait, by the lock's own time */
+	ticket->wait_until = call->now + (until - clock_read(NO_TIME));
 	cycle = find_deadlock(&call->lock, ticket);
 	if (cycle != NIL)
 	{

@@ -205,23 +205,26 @@ static struct
 		1, {TIDOID}, SPI_OK_DELETE_RETURNING
 	},
 	[INSERT_FLOOR] = {
-		"INSERT INTO leaselock.floor (fence) VALUES ($2) RETURNING ctid",
-		2, {TIDOID, INT8OID}, SPI_OK_INSERT_RETURNING
+		"INSERT INTO leaselock.floor (fence, reading) VALUES ($2, $3)"
+		" RETURNING ctid",
+		3, {TIDOID, INT8OID, INT8OID}, SPI_OK_INSERT_RETURNING
 	},
 	[UPDATE_FLOOR] = {
-		"UPDATE leaselock.floor SET fence = $2"
+		"UPDATE leaselock.floor SET fence = $2, reading = $3"
 		" WHERE ctid OPERATOR(pg_catalog.=) $1 RETURNING ctid",
-		2, {TIDOID, INT8OID}, SPI_OK_UPDATE_RETURNING
+		3, {TIDOID, INT8OID, INT8OID}, SPI_OK_UPDATE_RETURNING
 	},
 	[INSERT_SCOPE] = {
-		"INSERT INTO leaselock.scopes (scope, role) VALUES ($2, $3)"
-		" RETURNING ctid",
-		3, {TIDOID, TEXTOID, NAMEOID}, SPI_OK_INSERT_RETURNING
+		"INSERT INTO leaselock.scopes (scope, role, role_oid, home)"
+		" VALUES ($2, $3, $4, $5) RETURNING ctid",
+		5, {TIDOID, TEXTOID, NAMEOID, OIDOID, UUIDOID},
+		SPI_OK_INSERT_RETURNING
 	},
 	[UPDATE_SCOPE] = {
-		"UPDATE leaselock.scopes SET role = $3"
+		"UPDATE leaselock.scopes SET role = $3, role_oid = $4, home = $5"
 		" WHERE ctid OPERATOR(pg_catalog.=) $1 RETURNING ctid",
-		3, {TIDOID, TEXTOID, NAMEOID}, SPI_OK_UPDATE_RETURNING
+		5, {TIDOID, TEXTOID, NAMEOID, OIDOID, UUIDOID},
+		SPI_OK_UPDATE_RETURNING
 	},
 	[DELETE_SCOPE] = {
 		"DELETE FROM leaselock.scopes"
@@ -726,6 +729,16 @@ store_list_scope(const char *scope)
 	return scan_locks(&key, 1);
 }
 
+/* The tickets of a scope; what waits is among them. */
+List *
+store_list_scope_waits(const char *scope)
+{
+	ScanKeyData key;
+
+	set_key(&key, TICKETS_SCOPE, F_TEXTEQ, CStringGetTextDatum(scope));
+	return scan_tickets("tickets_place", &key, 1);
+}
+
 /* All tickets in the order of (scope, name, place). */
 List *
 store_list_tickets(void)
@@ -892,31 +905,32 @@ store_sample_tickets(void)
 	return sample_rows("tickets", TICKETS_COLUMNS, take_ticket);
 }
 
-/* The floor's row into *tid if there is one; returns the greatest. */
-static int64
+/* The greatest floor, and into *tid where its row is; all 0 if there is none. */
+static FenceFloor
 load_floor(ItemPointer tid)
 {
-	TableScan  *scan = open_scan("floor", 1, NULL, NULL, 0);
+	TableScan  *scan = open_scan("floor", 2, NULL, NULL, 0);
 	HeapTuple	tuple;
-	int64		floor = 0;
+	FenceFloor	floor = {0, 0};
 
 	while (HeapTupleIsValid(tuple = next_row(scan, ForwardScanDirection)))
 	{
-		bool		isnull;
-		Datum		fence = heap_getattr(tuple, 1, RelationGetDescr(scan->rel),
-										 &isnull);
+		Datum		values[2];
+		bool		nulls[2];
 
-		if (DatumGetInt64(fence) < floor)
+		heap_deform_tuple(tuple, RelationGetDescr(scan->rel), values, nulls);
+		if (DatumGetInt64(values[0]) <= floor.fence)
 			continue;
-		floor = DatumGetInt64(fence);
+		floor.fence = DatumGetInt64(values[0]);
+		floor.reading = DatumGetInt64(values[1]);
 		*tid = tuple->t_self;
 	}
 	close_scan(scan);
 	return floor;
 }
 
-/* The floor of all fences; 0 if it was never raised. */
-int64
+/* The floor of all fences; all 0 if it was never raised. */
+FenceFloor
 store_load_floor(void)
 {
 	ItemPointerData tid;
@@ -1209,71 +1223,93 @@ store_delete_ticket(LeaseTicket *ticket)
 	delete_row(DELETE_TICKET, &ticket->tid);
 }
 
-/* Raises the floor to a fence.  The caller holds the floor tag. */
+/* Raises the floor.  The caller holds the floor tag. */
 void
-store_save_floor(int64 fence)
+store_save_floor(const FenceFloor *floor)
 {
 	ItemPointerData tid;
-	Datum		values[2];
+	Datum		values[3];
 
 	ItemPointerSetInvalid(&tid);
-	if (load_floor(&tid) >= fence)
-		return;
+	(void) load_floor(&tid);
 	values[0] = PointerGetDatum(&tid);
-	values[1] = Int64GetDatum(fence);
+	values[1] = Int64GetDatum(floor->fence);
+	values[2] = Int64GetDatum(floor->reading);
 	write_row(ItemPointerIsValid(&tid) ? UPDATE_FLOOR : INSERT_FLOOR,
 			  values, NULL, &tid);
 }
 
-/* The name of the role that a scope is registered to; NULL: to none. */
-static char *
-load_scope(const char *scope, ItemPointer tid)
+enum
+{
+	SCOPES_SCOPE = 1,
+	SCOPES_ROLE,
+	SCOPES_ROLE_OID,
+	SCOPES_HOME,
+	SCOPES_COLUMNS = SCOPES_HOME
+};
+
+/*
+ * Which role a scope is registered to, false: to none.  *role_oid is invalid
+ * if the row came in a dump, so that only the name means anything here.
+ */
+static bool
+load_scope(const char *scope, NameData *role, Oid *role_oid, ItemPointer tid)
 {
 	ScanKeyData key;
 	TableScan  *scan;
 	HeapTuple	tuple;
-	char	   *role = NULL;
+	bool		found = false;
 
 	/* most databases register no scope, and this is asked for every waiter */
 	if (is_table_empty("scopes"))
-		return NULL;
-	set_key(&key, 1, F_TEXTEQ, CStringGetTextDatum(scope));
-	scan = open_scan("scopes", 2, "scopes_pkey", &key, 1);
+		return false;
+
+	set_key(&key, SCOPES_SCOPE, F_TEXTEQ, CStringGetTextDatum(scope));
+	scan = open_scan("scopes", SCOPES_COLUMNS, "scopes_pkey", &key, 1);
 	tuple = next_row(scan, ForwardScanDirection);
 	if (HeapTupleIsValid(tuple))
 	{
-		bool		isnull;
-		Datum		name = heap_getattr(tuple, 2, RelationGetDescr(scan->rel),
-										&isnull);
+		pg_uuid_t	home = load_home();
+		Datum		values[SCOPES_COLUMNS];
+		bool		nulls[SCOPES_COLUMNS];
 
-		role = pstrdup(NameStr(*DatumGetName(name)));
+		heap_deform_tuple(tuple, RelationGetDescr(scan->rel), values, nulls);
+		*role = *DatumGetName(values[SCOPES_ROLE - 1]);
+		*role_oid = memcmp(DatumGetUUIDP(values[SCOPES_HOME - 1]), &home,
+						   UUID_LEN) != 0 ? InvalidOid :
+			DatumGetObjectId(values[SCOPES_ROLE_OID - 1]);
 		*tid = tuple->t_self;
+		found = true;
 	}
 	close_scan(scan);
-	return role;
+	return found;
 }
 
-char *
-store_load_scope(const char *scope)
+bool
+store_load_scope(const char *scope, NameData *role, Oid *role_oid)
 {
 	ItemPointerData tid;
 
-	return load_scope(scope, &tid);
+	return load_scope(scope, role, role_oid, &tid);
 }
 
 /* Registers a scope, or moves it.  The caller holds the scope tag. */
 void
-store_save_scope(const char *scope, const char *role)
+store_save_scope(const char *scope, const char *role, Oid role_oid)
 {
 	ItemPointerData tid;
 	NameData	name;
-	bool		known = load_scope(scope, &tid) != NULL;
-	Datum		values[3];
+	Oid			old_oid;
+	bool		known = load_scope(scope, &name, &old_oid, &tid);
+	pg_uuid_t	home = load_home();
+	Datum		values[SCOPES_COLUMNS + 1];
 
 	namestrcpy(&name, role);
 	values[0] = PointerGetDatum(&tid);
-	values[1] = CStringGetTextDatum(scope);
-	values[2] = NameGetDatum(&name);
+	values[SCOPES_SCOPE] = CStringGetTextDatum(scope);
+	values[SCOPES_ROLE] = NameGetDatum(&name);
+	values[SCOPES_ROLE_OID] = ObjectIdGetDatum(role_oid);
+	values[SCOPES_HOME] = UUIDPGetDatum(&home);
 	write_row(known ? UPDATE_SCOPE : INSERT_SCOPE, values, NULL, &tid);
 }
 
@@ -1282,8 +1318,10 @@ bool
 store_delete_scope(const char *scope)
 {
 	ItemPointerData tid;
+	NameData	role;
+	Oid			role_oid;
 
-	if (load_scope(scope, &tid) == NULL)
+	if (!load_scope(scope, &role, &role_oid, &tid))
 		return false;
 	delete_row(DELETE_SCOPE, &tid);
 	return true;

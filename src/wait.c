@@ -84,8 +84,9 @@ leaselock_release_callback(ResourceReleasePhase phase, bool is_commit,
 
 /*
  * How long to sleep after a look: until the holder's lease, the wait or our
- * own time is over.  If it is our turn already, another transaction works on
- * the lock; that is over soon, or takes long.
+ * own time is over.  If nobody holds the lock and we did not get it, it is
+ * the turn of another, or another transaction works on the lock; that is over
+ * soon, or takes long.
  */
 static long
 sleep_ms(const LeaseAnswer *answer, TimestampTz until, long last_sleep)
@@ -94,10 +95,9 @@ sleep_ms(const LeaseAnswer *answer, TimestampTz until, long last_sleep)
 
 	if (TransactionTimeoutCompat() > 0)
 		ms = Min(ms, Max(TransactionTimeoutCompat() / 2, 1));
-	if (answer->position == 1 && !OidIsValid(answer->holder.role))
+	if (!OidIsValid(answer->holder.role))
 		return Min(ms, Max(last_sleep * 2, MIN_SLEEP_MS));
-	if (OidIsValid(answer->holder.role))
-		ms = Min(ms, clock_remaining_ms(answer->holder_until, answer->now));
+	ms = Min(ms, clock_remaining_ms(answer->holder_until, answer->now));
 	ms = Min(ms, clock_remaining_ms(answer->ticket.wait_until, answer->now));
 	ms = Min(ms, clock_remaining_ms(until, answer->now));
 	return Max(ms, 1);
