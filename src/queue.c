@@ -508,10 +508,16 @@ enqueue(Call *call, const LeaseRequest *request, TimestampTz until,
 	LeaseTicket head;
 	List	   *cycle;
 
+	/*
+	 * The queue tag keeps new places out, but not a promotion, which takes a
+	 * ticket out of the queue and raises the passed mark.  Read in this order,
+	 * the last place may be history, and the mark is never older than it.
+	 */
+	last = store_last_place(&request->key);
 	load_call(call, &request->key);
 	if (until <= clock_read(NO_TIME))
 		return LEASE_CONTENDED;
-	last = Max(store_last_place(&request->key), call->lock.passed);
+	last = Max(last, call->lock.passed);
 	reject_full_queue(call, last);
 
 	init_ticket(call, request, ticket);
