@@ -267,5 +267,19 @@ SELECT pg_temp.wait('x5', 'c');
 SET leaselock.clock_offset = '75 s';
 SELECT pg_temp.wait('y5', 'b');
 SELECT pg_temp.release_all();
+-- ok: with the clock stepped back, one lock's time is ahead of another's; the wait
+-- that is being queued is the newest all the same
+SET leaselock.clock_offset = '100 s';
+SELECT pg_temp.hold('x6', 'b');
 RESET leaselock.clock_offset;
+SELECT pg_temp.hold('y6', 'a');
+SELECT pg_temp.wait('x6', 'a');
+SELECT pg_temp.wait('y6', 'b');
+SELECT g.state FROM leaselock.lease_tickets t, leaselock.lease_get(t.ticket) g WHERE t.scope = 'deadlock' AND t.state = 'waiting';
+SELECT leaselock.lease_release_all('a');
+SELECT pg_temp.hold('y6', 'a');
+SELECT pg_temp.wait('y6', 'b');
+SELECT pg_temp.wait('x6', 'a');
+SELECT g.state FROM leaselock.lease_tickets t, leaselock.lease_get(t.ticket) g WHERE t.scope = 'deadlock' AND t.state = 'waiting';
+SELECT pg_temp.release_all();
 SELECT count(*) FROM leaselock.lease_status WHERE scope LIKE 'deadlock%' AND NOT lapsed;
