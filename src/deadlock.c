@@ -252,11 +252,9 @@ follow_blocked(Search *search, CycleNode *node)
 
 	foreach(cell, store_list_blocked(&node->who))
 	{
-		LockKey    *key = (LockKey *) lfirst(cell);
-
 		if (is_over(search))
 			return;
-		store_load_lock(key, &lock);
+		store_load_lock(&((Blocker *) lfirst(cell))->key, &lock);
 		if (same_identity(&lock.holder, &node->who) &&
 			grant_is_live(&lock, clock_read(lock.changed_at)))
 			follow_waiters(search, &lock, 0, node);

@@ -115,6 +115,14 @@ typedef struct FenceFloor
 	int64		reading;
 } FenceFloor;
 
+/* A hint that an identity holds a lock which others queue for. */
+typedef struct Blocker
+{
+	ItemPointerData tid;
+	Identity	who;
+	LockKey		key;
+} Blocker;
+
 /* What a call asks for. */
 typedef struct LeaseRequest
 {
@@ -314,9 +322,7 @@ extern void store_save_scope(const char *scope, const char *role,
 							 Oid role_oid);
 extern List *store_list_scope_waits(const char *scope);
 extern bool store_delete_scope(const char *scope);
-extern int	store_forget_blockers(bool (*is_stale) (const Identity *who,
-													const LockKey *key),
-								  int count);
+extern List *store_list_blockers(int count);
 
 /* in file grant.c */
 extern bool grant_is_live(const LeaseLock *lock, TimestampTz now);

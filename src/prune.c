@@ -92,21 +92,23 @@ is_of_newest_grant(const LeaseTicket *ticket, const LeaseLock *lock)
 		same_identity(&ticket->who, &lock->holder);
 }
 
-/* Removes a ticket that is held by what is stored, if it lapsed long ago. */
+/*
+ * Removes a ticket that is held by what is stored, if it lapsed long ago.  Once
+ * the lock's row shows another grant nobody writes the ticket any more, so it
+ * is loaded anew after that.
+ */
 static bool
 prune_held_ticket(Prune *prune, Call *call, LeaseTicket *ticket)
 {
 	if (ticket->expires_at >= prune->before)
 		return false;
 	store_load_lock(&ticket->key, &call->lock);
-	if (!is_of_newest_grant(ticket, &call->lock))
+	if (is_of_newest_grant(ticket, &call->lock))
 	{
-		store_delete_ticket(ticket);
-		return true;
+		if (!try_name_tag(&call->tags, &ticket->key, NAME_CHANGE))
+			return false;
+		load_call(call, &ticket->key);
 	}
-	if (!try_name_tag(&call->tags, &ticket->key, NAME_CHANGE))
-		return false;
-	load_call(call, &ticket->key);
 	if (!store_load_request(&ticket->key, &ticket->request_id, ticket) ||
 		ticket->state != LEASE_HELD || ticket->expires_at >= prune->before)
 		return false;
@@ -258,13 +260,30 @@ prune_locks(Prune *prune)
 	} while (list_length(locks) == BATCH);
 }
 
-static bool
-is_stale_blocker(const Identity *who, const LockKey *key)
+/* Removes hints of blockers that do not hold their lock any more. */
+static void
+prune_blockers(Prune *prune)
 {
-	LeaseLock	lock;
+	ListCell   *cell;
 
-	store_load_lock(key, &lock);
-	return !same_identity(&lock.holder, who);
+	foreach(cell, store_list_blockers(BATCH))
+	{
+		Blocker    *blocker = (Blocker *) lfirst(cell);
+		Call		call = {0};
+		bool		removed = false;
+
+		if (is_full(prune))
+			return;
+		call.lock.key = blocker->key;
+		if (try_name_tag(&call.tags, &blocker->key, NAME_CHANGE))
+		{
+			load_call(&call, &blocker->key);
+			removed = !same_identity(&call.lock.holder, &blocker->who);
+			if (removed)
+				store_forget_blocker(&blocker->who, &blocker->key);
+		}
+		settle_tags(prune, &call, removed);
+	}
 }
 
 /*
@@ -286,9 +305,7 @@ lease_prune(int64 older_us, int64 max_rows)
 	prune_tickets(&prune);
 	prune.before = now - older_us;
 	prune_locks(&prune);
-	if (!is_full(&prune))
-		prune.removed += store_forget_blockers(is_stale_blocker,
-											   max_rows - prune.removed);
+	prune_blockers(&prune);
 	return prune.removed;
 }
 
@@ -322,4 +339,6 @@ tidy_before_commit(void)
 		prune_ticket(&prune, (LeaseTicket *) lfirst(cell));
 	foreach(cell, store_sample_locks())
 		prune_lock(&prune, (LeaseLock *) lfirst(cell));
+	if (pg_prng_uint64_range(&pg_global_prng_state, 1, BATCH) == 1)
+		prune_blockers(&prune);
 }

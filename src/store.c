@@ -28,6 +28,8 @@
  */
 #include "postgres.h"
 
+#include <limits.h>
+
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/relscan.h"
@@ -1118,31 +1120,25 @@ store_save_ticket(LeaseTicket *ticket)
  * ----------------------------------------------------------------------
  */
 
-typedef struct BlockerRow
-{
-	ItemPointerData tid;
-	LockKey		key;
-} BlockerRow;
-
 static List *
-scan_blockers(const Identity *who)
+scan_blockers(ScanKey keys, int nkeys, int count)
 {
-	ScanKeyData keys[2];
-	TableScan  *scan;
+	TableScan  *scan = open_scan("blockers", BLOCKERS_COLUMNS,
+								 "blockers_owner", keys, nkeys);
 	HeapTuple	tuple;
 	List	   *rows = NIL;
 
-	set_key(&keys[0], BLOCKERS_OWNER, F_TEXTEQ, CStringGetTextDatum(who->owner));
-	set_key(&keys[1], BLOCKERS_ROLE, F_OIDEQ, ObjectIdGetDatum(who->role));
-	scan = open_scan("blockers", BLOCKERS_COLUMNS, "blockers_owner", keys, 2);
-	while (HeapTupleIsValid(tuple = next_row(scan, ForwardScanDirection)))
+	while (list_length(rows) < count &&
+		   HeapTupleIsValid(tuple = next_row(scan, ForwardScanDirection)))
 	{
-		BlockerRow *row = palloc(sizeof(BlockerRow));
+		Blocker    *row = palloc(sizeof(Blocker));
 		Datum		values[BLOCKERS_COLUMNS];
 		bool		nulls[BLOCKERS_COLUMNS];
 
 		heap_deform_tuple(tuple, RelationGetDescr(scan->rel), values, nulls);
 		row->tid = tuple->t_self;
+		row->who.role = DatumGetObjectId(values[BLOCKERS_ROLE - 1]);
+		row->who.owner = TextDatumGetCString(values[BLOCKERS_OWNER - 1]);
 		row->key = make_lock_key(TextDatumGetCString(values[BLOCKERS_SCOPE - 1]),
 								 TextDatumGetCString(values[BLOCKERS_NAME - 1]));
 		rows = lappend(rows, row);
@@ -1152,18 +1148,24 @@ scan_blockers(const Identity *who)
 }
 
 /*
- * The keys (LockKey *) of locks that an identity was found to hold by somebody
- * who queued for them.  Hints: check each.
+ * Where an identity was found to hold a lock by somebody who queued for it
+ * (Blocker *).  Hints: check each.
  */
 List *
 store_list_blocked(const Identity *who)
 {
-	List	   *keys = NIL;
-	ListCell   *cell;
+	ScanKeyData keys[2];
 
-	foreach(cell, scan_blockers(who))
-		keys = lappend(keys, &((BlockerRow *) lfirst(cell))->key);
-	return keys;
+	set_key(&keys[0], BLOCKERS_OWNER, F_TEXTEQ, CStringGetTextDatum(who->owner));
+	set_key(&keys[1], BLOCKERS_ROLE, F_OIDEQ, ObjectIdGetDatum(who->role));
+	return scan_blockers(keys, 2, INT_MAX);
+}
+
+/* All such hints, up to "count" (Blocker *). */
+List *
+store_list_blockers(int count)
+{
+	return scan_blockers(NULL, 0, count);
 }
 
 /* Notes that an identity holds a lock that others queue for. */
@@ -1174,9 +1176,9 @@ store_note_blocker(const Identity *who, const LockKey *key)
 	ItemPointerData tid;
 	ListCell   *cell;
 
-	foreach(cell, scan_blockers(who))
+	foreach(cell, store_list_blocked(who))
 	{
-		if (compare_lock_keys(&((BlockerRow *) lfirst(cell))->key, key) == 0)
+		if (compare_lock_keys(&((Blocker *) lfirst(cell))->key, key) == 0)
 			return;
 	}
 	values[BLOCKERS_ROLE - 1] = ObjectIdGetDatum(who->role);
@@ -1195,12 +1197,12 @@ store_forget_blocker(const Identity *who, const LockKey *key)
 {
 	ListCell   *cell;
 
-	foreach(cell, scan_blockers(who))
+	foreach(cell, store_list_blocked(who))
 	{
-		BlockerRow *row = (BlockerRow *) lfirst(cell);
+		Blocker    *blocker = (Blocker *) lfirst(cell);
 
-		if (compare_lock_keys(&row->key, key) == 0)
-			delete_row(DELETE_BLOCKER, &row->tid);
+		if (compare_lock_keys(&blocker->key, key) == 0)
+			delete_row(DELETE_BLOCKER, &blocker->tid);
 	}
 }
 
@@ -1325,42 +1327,4 @@ store_delete_scope(const char *scope)
 		return false;
 	delete_row(DELETE_SCOPE, &tid);
 	return true;
-}
-
-/* Removes notes of blockers that do not hold their lock any more; how many. */
-int
-store_forget_blockers(bool (*is_stale) (const Identity *who,
-										const LockKey *key), int count)
-{
-	TableScan  *scan = open_scan("blockers", BLOCKERS_COLUMNS,
-								 "blockers_owner", NULL, 0);
-	HeapTuple	tuple;
-	List	   *stale = NIL;
-	ListCell   *cell;
-
-	while (list_length(stale) < count &&
-		   HeapTupleIsValid(tuple = next_row(scan, ForwardScanDirection)))
-	{
-		Datum		values[BLOCKERS_COLUMNS];
-		bool		nulls[BLOCKERS_COLUMNS];
-		Identity	who;
-		LockKey		key;
-
-		heap_deform_tuple(tuple, RelationGetDescr(scan->rel), values, nulls);
-		who.role = DatumGetObjectId(values[BLOCKERS_ROLE - 1]);
-		who.owner = TextDatumGetCString(values[BLOCKERS_OWNER - 1]);
-		key = make_lock_key(TextDatumGetCString(values[BLOCKERS_SCOPE - 1]),
-							TextDatumGetCString(values[BLOCKERS_NAME - 1]));
-		if (is_stale(&who, &key))
-		{
-			ItemPointer tid = palloc(sizeof(ItemPointerData));
-
-			*tid = tuple->t_self;
-			stale = lappend(stale, tid);
-		}
-	}
-	close_scan(scan);
-	foreach(cell, stale)
-		delete_row(DELETE_BLOCKER, (ItemPointer) lfirst(cell));
-	return list_length(stale);
 }
