@@ -78,6 +78,10 @@ REGRESS = \
 ISOLATION = \
 	acquire_acquire \
 	acquire_late \
+	deadlock_crossing \
+	deadlock_ring \
+	enqueue_lapse \
+	enqueue_release \
 	fence_commit_wait \
 	fence_deadlock \
 	fence_lapse \
@@ -85,17 +89,32 @@ ISOLATION = \
 	fence_savepoint \
 	fence_snapshot \
 	fence_takeover \
+	head_busy \
+	liveness_tag \
+	named_queue \
 	named_takeover \
+	promotion_claim \
+	promotion_third \
+	queue_bystander \
+	queue_deadlock_one \
+	queue_holder \
+	queue_keys \
+	queue_order \
+	queue_passed \
 	release_takeover \
 	renew_bystander \
 	renew_takeover \
+	request_promoted \
 	request_retry \
 	rollback_acquire \
 	rollback_release \
 	rollback_renew \
 	serializable_renew \
 	serializable_takeover \
-	try_hang
+	try_hang \
+	wait_cancel \
+	wait_levels \
+	waiter_timeout
 
 TAP_TESTS    = 1
 PROVE_TESTS ?= test/t/*.pl
