@@ -28,7 +28,11 @@ OBJS = \
 	src/identity.o \
 	src/clock.o \
 	src/locktag.o \
-	src/store.o \
+	src/store_scan.o \
+	src/store_query.o \
+	src/store_lock.o \
+	src/store_ticket.o \
+	src/store_misc.o \
 	src/grant.o \
 	src/lease.o \
 	src/hold.o \

@@ -4,7 +4,7 @@
  *	  What the files of the module share.
  *
  * Calls go one way: the SQL-callable functions (*_api.c) call the rules
- * (lease.c, fence.c), the rules call the ground (store.c, locktag.c,
+ * (lease.c, fence.c), the rules call the ground (store_*.c, locktag.c,
  * clock.c, identity.c, arguments.c).  The rules see structs and know no SQL
  * text; the store sees tuples and knows no rules.
  *
@@ -15,6 +15,9 @@
 #ifndef LEASELOCK_H
 #define LEASELOCK_H
 
+#include "access/htup.h"
+#include "access/sdir.h"
+#include "access/skey.h"
 #include "access/transam.h"
 #include "access/xact.h"
 #include "datatype/timestamp.h"
@@ -22,7 +25,9 @@
 #include "nodes/pg_list.h"
 #include "storage/itemptr.h"
 #include "storage/lock.h"
+#include "utils/relcache.h"
 #include "utils/resowner.h"
+#include "utils/snapshot.h"
 #include "utils/uuid.h"
 
 #define LEASELOCK_SCHEMA	"leaselock"
@@ -286,11 +291,83 @@ extern bool try_prune_tag(void);
 extern void keep_tags(TagSet *set);
 extern void give_back_tags(TagSet *set);
 
-/* in file store.c */
-extern const char *lease_state_name(LeaseState state);
+/*
+ * What the store_*.c files share
+ */
+
+/* The statements that write; the texts are in store_query.c. */
+typedef enum StoreQuery
+{
+	INSERT_LOCK,
+	UPDATE_LOCK,
+	INSERT_TICKET,
+	UPDATE_TICKET,
+	INSERT_BLOCKER,
+	DELETE_BLOCKER,
+	DELETE_LOCK,
+	DELETE_TICKET,
+	INSERT_FLOOR,
+	UPDATE_FLOOR,
+	INSERT_SCOPE,
+	UPDATE_SCOPE,
+	DELETE_SCOPE
+} StoreQuery;
+
+/* A scan of a table, in the order of an index if there is one. */
+typedef struct TableScan
+{
+	Relation	rel;
+	Relation	index;			/* NULL: no order */
+	Snapshot	snapshot;		/* which versions count */
+	struct SysScanDescData *scan;
+} TableScan;
+
+/* Columns of a row in arrays "values" and "nulls", numbered from 1. */
+#define VALUE(column)		values[(column) - 1]
+#define ISNULL(column)		nulls[(column) - 1]
+#define TIME(column)		store_time_or_none(VALUE(column), ISNULL(column))
+#define SET(column, value)	store_set_value(values, nulls, column, value, false)
+#define SET_NULLABLE(column, value, valid) \
+	store_set_value(values, nulls, column, value, !(valid))
+
+/* in file store_scan.c */
+extern Oid	store_find_relation(const char *name);
 extern bool store_exists(void);
+extern void store_lock_tables(void);
+extern bool store_is_empty(const char *name);
+extern void store_set_key(ScanKey key, AttrNumber column, RegProcedure equal,
+						  Datum value);
+extern int	store_set_behind(ScanKey keys, const LockKey *key,
+							 const pg_uuid_t *request_id, int equal);
+extern TableScan *store_open_scan(const char *table, int columns,
+								  const char *index, ScanKey keys, int nkeys);
+extern HeapTuple store_next_row(TableScan *scan, ScanDirection direction);
+extern void store_close_scan(TableScan *scan);
+extern List *store_sample_rows(const char *table, int columns,
+							   void *(*take) (HeapTuple tuple, TupleDesc desc));
+extern pg_uuid_t store_load_home(void);
+extern TimestampTz store_time_or_none(Datum value, bool isnull);
+
+/* in file store_query.c */
+extern void store_write_row(StoreQuery query, Datum *values,
+							const char *nulls, ItemPointer tid);
+extern void store_delete_row(StoreQuery query, ItemPointer tid);
+extern void store_set_value(Datum *values, char *nulls, int column,
+							Datum value, bool isnull);
+extern void store_set_time(Datum *values, char *nulls, int column,
+						   TimestampTz value);
+
+/* in file store_lock.c */
 extern void store_load_lock(const LockKey *key, LeaseLock *lock);
 extern void store_save_lock(LeaseLock *lock);
+extern List *store_list_locks(void);
+extern List *store_list_scope(const char *scope);
+extern List *store_next_locks(const LockKey *after, int count);
+extern List *store_sample_locks(void);
+extern void store_delete_lock(LeaseLock *lock);
+
+/* in file store_ticket.c */
+extern const char *lease_state_name(LeaseState state);
 extern bool store_load_ticket(const pg_uuid_t *ticket, LeaseTicket *row);
 extern bool store_load_request(const LockKey *key,
 							   const pg_uuid_t *request_id, LeaseTicket *row);
@@ -302,25 +379,21 @@ extern TicketScan *store_open_queue(const LockKey *key, int64 after);
 extern bool store_next_ticket(TicketScan *scan, LeaseTicket *ticket);
 extern void store_close_tickets(TicketScan *scan);
 extern int64 store_last_place(const LockKey *key);
+extern List *store_list_tickets(void);
+extern List *store_next_tickets(const LeaseTicket *after, int count);
+extern List *store_sample_tickets(void);
+extern void store_delete_ticket(LeaseTicket *ticket);
+extern List *store_list_scope_waits(const char *scope);
+
+/* in file store_misc.c */
 extern List *store_list_blocked(const Identity *who);
 extern void store_note_blocker(const Identity *who, const LockKey *key);
 extern void store_forget_blocker(const Identity *who, const LockKey *key);
-extern void store_lock_tables(void);
-extern List *store_list_locks(void);
-extern List *store_list_tickets(void);
 extern FenceFloor store_load_floor(void);
-extern List *store_list_scope(const char *scope);
-extern List *store_next_locks(const LockKey *after, int count);
-extern List *store_next_tickets(const LeaseTicket *after, int count);
-extern List *store_sample_locks(void);
-extern List *store_sample_tickets(void);
-extern void store_delete_lock(LeaseLock *lock);
-extern void store_delete_ticket(LeaseTicket *ticket);
 extern void store_save_floor(const FenceFloor *floor);
 extern bool store_load_scope(const char *scope, NameData *role, Oid *role_oid);
 extern void store_save_scope(const char *scope, const char *role,
 							 Oid role_oid);
-extern List *store_list_scope_waits(const char *scope);
 extern bool store_delete_scope(const char *scope);
 extern List *store_list_blockers(int count);
 

@@ -120,11 +120,14 @@ try_tag(TagSet *set, const LOCKTAG *tag, LOCKMODE mode)
 	return true;
 }
 
+/* Error context of a wait; also says what to do about a lock_timeout. */
 static void
 describe_wait(void *arg)
 {
 	const LockKey *key = (const LockKey *) arg;
 
+	if (geterrcode() == ERRCODE_LOCK_NOT_AVAILABLE)
+		errhint("Another transaction is changing the same lock; try again when it has ended.");
 	if (key->name[0] != '\0')
 		errcontext("waiting for lease lock \"%s\" in scope \"%s\"",
 				   key->name, key->scope);

@@ -1,0 +1,236 @@
+/*-------------------------------------------------------------------------
+ *
+ * store_lock.c
+ *	  The rows of leaselock.locks.
+ *
+ * Copyright (c) 2026, leaselock contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/rel.h"
+#include "utils/timestamp.h"
+#include "utils/xid8.h"
+
+#include "leaselock.h"
+
+/* Columns, in the order of the install script. */
+enum
+{
+	LOCKS_SCOPE = 1,
+	LOCKS_NAME,
+	LOCKS_FENCE,
+	LOCKS_PASSED,
+	LOCKS_CHANGED_AT,
+	LOCKS_HOME,
+	LOCKS_ROLE,
+	LOCKS_OWNER,
+	LOCKS_GRANTED_AT,
+	LOCKS_GRANTED_XID,
+	LOCKS_TICKETS,
+	LOCKS_EXPIRES_AT,
+	LOCKS_HOLD_EXPIRES_AT,
+	LOCKS_COLUMNS = LOCKS_HOLD_EXPIRES_AT
+};
+
+/*
+ * A row that was written by another installation came here in a dump.  Only
+ * its fence counts: nobody holds a lock because of a restore, and the time in
+ * it is that of another server.
+ */
+static void
+forget_foreign_holder(LeaseLock *lock, const pg_uuid_t *home)
+{
+	pg_uuid_t	own = store_load_home();
+
+	if (memcmp(home->data, own.data, UUID_LEN) == 0)
+		return;
+	lock->passed = 0;
+	lock->changed_at = NO_TIME;
+	lock->holder.role = InvalidOid;
+	lock->holder.owner = NULL;
+	lock->granted_at = NO_TIME;
+	lock->tickets = 0;
+	lock->expires_at = NO_TIME;
+	lock->hold_expires_at = NO_TIME;
+}
+
+static void
+deform_lock(HeapTuple tuple, TupleDesc desc, LeaseLock *lock)
+{
+	Datum		values[LOCKS_COLUMNS];
+	bool		nulls[LOCKS_COLUMNS];
+
+	heap_deform_tuple(tuple, desc, values, nulls);
+	lock->tid = tuple->t_self;
+	lock->key = make_lock_key(TextDatumGetCString(VALUE(LOCKS_SCOPE)),
+							  TextDatumGetCString(VALUE(LOCKS_NAME)));
+	lock->fence = DatumGetInt64(VALUE(LOCKS_FENCE));
+	lock->passed = DatumGetInt64(VALUE(LOCKS_PASSED));
+	lock->changed_at = DatumGetTimestampTz(VALUE(LOCKS_CHANGED_AT));
+	lock->holder.role = ISNULL(LOCKS_ROLE) ? InvalidOid :
+		DatumGetObjectId(VALUE(LOCKS_ROLE));
+	lock->holder.owner = ISNULL(LOCKS_OWNER) ? NULL :
+		TextDatumGetCString(VALUE(LOCKS_OWNER));
+	lock->granted_at = TIME(LOCKS_GRANTED_AT);
+	lock->granted_xid = ISNULL(LOCKS_GRANTED_XID) ? InvalidFullTransactionId :
+		DatumGetFullTransactionId(VALUE(LOCKS_GRANTED_XID));
+	lock->tickets = DatumGetInt32(VALUE(LOCKS_TICKETS));
+	lock->expires_at = TIME(LOCKS_EXPIRES_AT);
+	lock->hold_expires_at = TIME(LOCKS_HOLD_EXPIRES_AT);
+	forget_foreign_holder(lock, DatumGetUUIDP(VALUE(LOCKS_HOME)));
+}
+
+/* The lock rows that an index scan finds, in the order of (scope, name). */
+static List *
+scan_locks(ScanKey keys, int nkeys)
+{
+	TableScan  *scan = store_open_scan("locks", LOCKS_COLUMNS, "locks_pkey", keys,
+								 nkeys);
+	HeapTuple	tuple;
+	List	   *rows = NIL;
+
+	while (HeapTupleIsValid(tuple = store_next_row(scan, ForwardScanDirection)))
+	{
+		LeaseLock  *lock = palloc(sizeof(LeaseLock));
+
+		deform_lock(tuple, RelationGetDescr(scan->rel), lock);
+		rows = lappend(rows, lock);
+	}
+	store_close_scan(scan);
+	return rows;
+}
+
+/*
+ * Loads a lock's row into *lock; without one, *lock is a free lock that has
+ * no row.
+ */
+void
+store_load_lock(const LockKey *key, LeaseLock *lock)
+{
+	ScanKeyData keys[2];
+	List	   *rows;
+
+	store_set_key(&keys[0], LOCKS_SCOPE, F_TEXTEQ, CStringGetTextDatum(key->scope));
+	store_set_key(&keys[1], LOCKS_NAME, F_TEXTEQ, CStringGetTextDatum(key->name));
+	rows = scan_locks(keys, 2);
+	if (rows != NIL)
+	{
+		*lock = *(LeaseLock *) linitial(rows);
+		return;
+	}
+	memset(lock, 0, sizeof(LeaseLock));
+	ItemPointerSetInvalid(&lock->tid);
+	lock->key = *key;
+	lock->changed_at = NO_TIME;
+	lock->granted_at = NO_TIME;
+	lock->expires_at = NO_TIME;
+	lock->hold_expires_at = NO_TIME;
+}
+
+List *
+store_list_locks(void)
+{
+	return scan_locks(NULL, 0);
+}
+
+/* The locks of a scope. */
+List *
+store_list_scope(const char *scope)
+{
+	ScanKeyData key;
+
+	store_set_key(&key, LOCKS_SCOPE, F_TEXTEQ, CStringGetTextDatum(scope));
+	return scan_locks(&key, 1);
+}
+
+/*
+ * Up to "count" locks in the order of (scope, name), the first behind *after;
+ * NULL: from the beginning.
+ */
+List *
+store_next_locks(const LockKey *after, int count)
+{
+	List	   *rows = NIL;
+
+	for (int equal = after ? 1 : 0;
+		 equal >= 0 && list_length(rows) < count; equal--)
+	{
+		ScanKeyData keys[2];
+		int			nkeys = after ? store_set_behind(keys, after, NULL, equal) : 0;
+		TableScan  *scan = store_open_scan("locks", LOCKS_COLUMNS, "locks_pkey",
+									 keys, nkeys);
+		HeapTuple	tuple;
+
+		while (list_length(rows) < count &&
+			   HeapTupleIsValid(tuple = store_next_row(scan, ForwardScanDirection)))
+		{
+			LeaseLock  *lock = palloc(sizeof(LeaseLock));
+
+			deform_lock(tuple, RelationGetDescr(scan->rel), lock);
+			rows = lappend(rows, lock);
+		}
+		store_close_scan(scan);
+	}
+	return rows;
+}
+
+static void *
+take_lock(HeapTuple tuple, TupleDesc desc)
+{
+	LeaseLock  *lock = palloc(sizeof(LeaseLock));
+
+	deform_lock(tuple, desc, lock);
+	return lock;
+}
+
+/* The locks on a random page of the table. */
+List *
+store_sample_locks(void)
+{
+	return store_sample_rows("locks", LOCKS_COLUMNS, take_lock);
+}
+
+/* Writes a lock's row.  The caller holds its name tag. */
+void
+store_save_lock(LeaseLock *lock)
+{
+	bool		insert = !ItemPointerIsValid(&lock->tid);
+	bool		held = OidIsValid(lock->holder.role);
+	pg_uuid_t	home = store_load_home();
+	Datum		values[LOCKS_COLUMNS];
+	char		nulls[LOCKS_COLUMNS];
+
+	SET(LOCKS_SCOPE, insert ? CStringGetTextDatum(lock->key.scope) :
+		PointerGetDatum(&lock->tid));
+	SET(LOCKS_NAME, CStringGetTextDatum(lock->key.name));
+	SET(LOCKS_FENCE, Int64GetDatum(lock->fence));
+	SET(LOCKS_PASSED, Int64GetDatum(lock->passed));
+	SET(LOCKS_CHANGED_AT, TimestampTzGetDatum(lock->changed_at));
+	SET(LOCKS_HOME, UUIDPGetDatum(&home));
+	SET_NULLABLE(LOCKS_ROLE, ObjectIdGetDatum(lock->holder.role), held);
+	SET_NULLABLE(LOCKS_OWNER,
+				 held ? CStringGetTextDatum(lock->holder.owner) : (Datum) 0,
+				 held);
+	store_set_time(values, nulls, LOCKS_GRANTED_AT, lock->granted_at);
+	SET_NULLABLE(LOCKS_GRANTED_XID,
+				 FullTransactionIdGetDatum(lock->granted_xid),
+				 FullTransactionIdIsValid(lock->granted_xid));
+	SET(LOCKS_TICKETS, Int32GetDatum(lock->tickets));
+	store_set_time(values, nulls, LOCKS_EXPIRES_AT, lock->expires_at);
+	store_set_time(values, nulls, LOCKS_HOLD_EXPIRES_AT, lock->hold_expires_at);
+
+	store_write_row(insert ? INSERT_LOCK : UPDATE_LOCK, values, nulls, &lock->tid);
+}
+
+/* The caller holds the name tag in NAME_CHANGE, and the queue tag. */
+void
+store_delete_lock(LeaseLock *lock)
+{
+	store_delete_row(DELETE_LOCK, &lock->tid);
+}

@@ -1,0 +1,370 @@
+/*-------------------------------------------------------------------------
+ *
+ * store_ticket.c
+ *	  The rows of leaselock.tickets.
+ *
+ * Copyright (c) 2026, leaselock contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/rel.h"
+#include "utils/timestamp.h"
+
+#include "leaselock.h"
+
+enum
+{
+	TICKETS_SCOPE = 1,
+	TICKETS_NAME,
+	TICKETS_REQUEST_ID,
+	TICKETS_TICKET,
+	TICKETS_ROLE,
+	TICKETS_OWNER,
+	TICKETS_PLACE,
+	TICKETS_WAITING,
+	TICKETS_STATE,
+	TICKETS_FENCE,
+	TICKETS_LEASE_US,
+	TICKETS_REQUESTED_AT,
+	TICKETS_EXPIRES_AT,
+	TICKETS_WAIT_UNTIL,
+	TICKETS_ALIVE_UNTIL,
+	TICKETS_WAITER_PID,
+	TICKETS_CLAIMED,
+	TICKETS_ENDED_AT,
+	TICKETS_COLUMNS = TICKETS_ENDED_AT
+};
+
+/* What a state is called, in rows and in answers. */
+static const char *const state_names[] = {
+	[LEASE_HELD] = "held",
+	[LEASE_WAITING] = "waiting",
+	[LEASE_CONTENDED] = "contended",
+	[LEASE_DEADLOCK] = "deadlock",
+	[LEASE_RELEASED] = "released",
+	[LEASE_EXPIRED] = "expired",
+	[LEASE_TIMED_OUT] = "timed_out",
+	[LEASE_CANCELLED] = "cancelled",
+	[LEASE_BROKEN] = "broken",
+	[LEASE_GONE] = "gone"
+};
+
+const char *
+lease_state_name(LeaseState state)
+{
+	return state_names[state];
+}
+
+static LeaseState
+parse_state(const char *name)
+{
+	for (int i = 0; i < (int) lengthof(state_names); i++)
+	{
+		if (strcmp(state_names[i], name) == 0)
+			return (LeaseState) i;
+	}
+	elog(ERROR, "unknown lease ticket state \"%s\"", name);
+}
+
+static void
+deform_ticket(HeapTuple tuple, TupleDesc desc, LeaseTicket *ticket)
+{
+	Datum		values[TICKETS_COLUMNS];
+	bool		nulls[TICKETS_COLUMNS];
+
+	heap_deform_tuple(tuple, desc, values, nulls);
+	ticket->tid = tuple->t_self;
+	ticket->key = make_lock_key(TextDatumGetCString(VALUE(TICKETS_SCOPE)),
+								TextDatumGetCString(VALUE(TICKETS_NAME)));
+	ticket->request_id = *DatumGetUUIDP(VALUE(TICKETS_REQUEST_ID));
+	ticket->ticket = *DatumGetUUIDP(VALUE(TICKETS_TICKET));
+	ticket->who.role = DatumGetObjectId(VALUE(TICKETS_ROLE));
+	ticket->who.owner = TextDatumGetCString(VALUE(TICKETS_OWNER));
+	ticket->place = DatumGetInt64(VALUE(TICKETS_PLACE));
+	ticket->waiting = DatumGetBool(VALUE(TICKETS_WAITING));
+	ticket->state = parse_state(TextDatumGetCString(VALUE(TICKETS_STATE)));
+	ticket->fence = ISNULL(TICKETS_FENCE) ? 0 :
+		DatumGetInt64(VALUE(TICKETS_FENCE));
+	ticket->lease_us = DatumGetInt64(VALUE(TICKETS_LEASE_US));
+	ticket->requested_at = DatumGetTimestampTz(VALUE(TICKETS_REQUESTED_AT));
+	ticket->expires_at = TIME(TICKETS_EXPIRES_AT);
+	ticket->wait_until = TIME(TICKETS_WAIT_UNTIL);
+	ticket->alive_until = TIME(TICKETS_ALIVE_UNTIL);
+	ticket->waiter_pid = ISNULL(TICKETS_WAITER_PID) ? 0 :
+		DatumGetInt32(VALUE(TICKETS_WAITER_PID));
+	ticket->claimed = DatumGetBool(VALUE(TICKETS_CLAIMED));
+	ticket->ended_at = TIME(TICKETS_ENDED_AT);
+}
+
+/* A scan of tickets in the order of an index. */
+struct TicketScan
+{
+	TableScan  *scan;
+};
+
+static TicketScan *
+open_tickets(const char *index, ScanKey keys, int nkeys)
+{
+	TicketScan *tickets = palloc(sizeof(TicketScan));
+
+	tickets->scan = store_open_scan("tickets", TICKETS_COLUMNS, index, keys, nkeys);
+	return tickets;
+}
+
+static bool
+next_ticket(TicketScan *tickets, ScanDirection direction, LeaseTicket *ticket)
+{
+	HeapTuple	tuple = store_next_row(tickets->scan, direction);
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	deform_ticket(tuple, RelationGetDescr(tickets->scan->rel), ticket);
+	return true;
+}
+
+void
+store_close_tickets(TicketScan *tickets)
+{
+	store_close_scan(tickets->scan);
+	pfree(tickets);
+}
+
+/* The next ticket of a scan into *ticket; false at the end. */
+bool
+store_next_ticket(TicketScan *tickets, LeaseTicket *ticket)
+{
+	return next_ticket(tickets, ForwardScanDirection, ticket);
+}
+
+/* The ticket rows that an index scan finds, in the index's order. */
+static List *
+scan_tickets(const char *index_name, ScanKey keys, int nkeys)
+{
+	TicketScan *scan = open_tickets(index_name, keys, nkeys);
+	LeaseTicket ticket;
+	List	   *rows = NIL;
+
+	while (store_next_ticket(scan, &ticket))
+	{
+		LeaseTicket *copy = palloc(sizeof(LeaseTicket));
+
+		*copy = ticket;
+		rows = lappend(rows, copy);
+	}
+	store_close_tickets(scan);
+	return rows;
+}
+
+/* Loads a ticket by its uuid; false if there is none. */
+bool
+store_load_ticket(const pg_uuid_t *ticket, LeaseTicket *row)
+{
+	ScanKeyData key;
+	List	   *rows;
+
+	store_set_key(&key, TICKETS_TICKET, F_UUID_EQ, UUIDPGetDatum(ticket));
+	rows = scan_tickets("tickets_ticket", &key, 1);
+	if (rows == NIL)
+		return false;
+	*row = *(LeaseTicket *) linitial(rows);
+	return true;
+}
+
+/* Loads a ticket by its lock and request id; false if there is none. */
+bool
+store_load_request(const LockKey *key, const pg_uuid_t *request_id,
+				   LeaseTicket *row)
+{
+	ScanKeyData keys[3];
+	List	   *rows;
+
+	store_set_key(&keys[0], TICKETS_SCOPE, F_TEXTEQ, CStringGetTextDatum(key->scope));
+	store_set_key(&keys[1], TICKETS_NAME, F_TEXTEQ, CStringGetTextDatum(key->name));
+	store_set_key(&keys[2], TICKETS_REQUEST_ID, F_UUID_EQ, UUIDPGetDatum(request_id));
+	rows = scan_tickets("tickets_pkey", keys, 3);
+	if (rows == NIL)
+		return false;
+	*row = *(LeaseTicket *) linitial(rows);
+	return true;
+}
+
+/* The tickets of one grant that have not been ended by what is stored. */
+List *
+store_list_grant(const LockKey *key, int64 fence)
+{
+	ScanKeyData keys[3];
+
+	store_set_key(&keys[0], TICKETS_SCOPE, F_TEXTEQ, CStringGetTextDatum(key->scope));
+	store_set_key(&keys[1], TICKETS_NAME, F_TEXTEQ, CStringGetTextDatum(key->name));
+	store_set_key(&keys[2], TICKETS_PLACE, F_INT8EQ, Int64GetDatum(-fence));
+	return scan_tickets("tickets_place", keys, 3);
+}
+
+/* All tickets of an identity, ended ones included. */
+List *
+store_list_owner(const Identity *who)
+{
+	ScanKeyData keys[2];
+
+	store_set_key(&keys[0], TICKETS_OWNER, F_TEXTEQ, CStringGetTextDatum(who->owner));
+	store_set_key(&keys[1], TICKETS_ROLE, F_OIDEQ, ObjectIdGetDatum(who->role));
+	return scan_tickets("tickets_owner", keys, 2);
+}
+
+/* The waiting tickets of an identity, by what is stored. */
+List *
+store_list_waits(const Identity *who)
+{
+	ScanKeyData keys[3];
+
+	store_set_key(&keys[0], TICKETS_OWNER, F_TEXTEQ, CStringGetTextDatum(who->owner));
+	store_set_key(&keys[1], TICKETS_ROLE, F_OIDEQ, ObjectIdGetDatum(who->role));
+	store_set_key(&keys[2], TICKETS_WAITING, F_BOOLEQ, BoolGetDatum(true));
+	return scan_tickets("tickets_owner", keys, 3);
+}
+
+static TicketScan *
+open_places(const LockKey *key, int64 after)
+{
+	ScanKeyData keys[3];
+
+	store_set_key(&keys[0], TICKETS_SCOPE, F_TEXTEQ, CStringGetTextDatum(key->scope));
+	store_set_key(&keys[1], TICKETS_NAME, F_TEXTEQ, CStringGetTextDatum(key->name));
+	ScanKeyInit(&keys[2], TICKETS_PLACE, BTGreaterStrategyNumber, F_INT8GT,
+				Int64GetDatum(after));
+	return open_tickets("tickets_place", keys, 3);
+}
+
+/* Begins to read a lock's queue behind a place, in the order of places. */
+TicketScan *
+store_open_queue(const LockKey *key, int64 after)
+{
+	return open_places(key, after);
+}
+
+/* The last place of a lock's queue that is visible, 0: none. */
+int64
+store_last_place(const LockKey *key)
+{
+	TicketScan *scan = open_places(key, 0);
+	LeaseTicket ticket;
+	int64		place = 0;
+
+	if (next_ticket(scan, BackwardScanDirection, &ticket))
+		place = ticket.place;
+	store_close_tickets(scan);
+	return place;
+}
+
+/* The tickets of a scope; what waits is among them. */
+List *
+store_list_scope_waits(const char *scope)
+{
+	ScanKeyData key;
+
+	store_set_key(&key, TICKETS_SCOPE, F_TEXTEQ, CStringGetTextDatum(scope));
+	return scan_tickets("tickets_place", &key, 1);
+}
+
+/* All tickets in the order of (scope, name, place). */
+List *
+store_list_tickets(void)
+{
+	return scan_tickets("tickets_place", NULL, 0);
+}
+
+/*
+ * Up to "count" tickets in the order of (scope, name, request id), the first
+ * behind *after; NULL: from the beginning.
+ */
+List *
+store_next_tickets(const LeaseTicket *after, int count)
+{
+	List	   *rows = NIL;
+
+	for (int equal = after ? 2 : 0;
+		 equal >= 0 && list_length(rows) < count; equal--)
+	{
+		ScanKeyData keys[3];
+		int			nkeys = after ?
+			store_set_behind(keys, &after->key, &after->request_id, equal) : 0;
+		TicketScan *scan = open_tickets("tickets_pkey", keys, nkeys);
+		LeaseTicket ticket;
+
+		while (list_length(rows) < count && store_next_ticket(scan, &ticket))
+		{
+			LeaseTicket *copy = palloc(sizeof(LeaseTicket));
+
+			*copy = ticket;
+			rows = lappend(rows, copy);
+		}
+		store_close_tickets(scan);
+	}
+	return rows;
+}
+
+static void *
+take_ticket(HeapTuple tuple, TupleDesc desc)
+{
+	LeaseTicket *ticket = palloc(sizeof(LeaseTicket));
+
+	deform_ticket(tuple, desc, ticket);
+	return ticket;
+}
+
+/* The tickets on a random page of the table. */
+List *
+store_sample_tickets(void)
+{
+	return store_sample_rows("tickets", TICKETS_COLUMNS, take_ticket);
+}
+
+/*
+ * Writes a ticket's row.  The caller holds the ticket tag if the row is new
+ * and names a request id, or if the ticket waits; else the name tag.
+ */
+void
+store_save_ticket(LeaseTicket *ticket)
+{
+	bool		insert = !ItemPointerIsValid(&ticket->tid);
+	Datum		values[TICKETS_COLUMNS];
+	char		nulls[TICKETS_COLUMNS];
+
+	SET(TICKETS_SCOPE, insert ? CStringGetTextDatum(ticket->key.scope) :
+		PointerGetDatum(&ticket->tid));
+	SET(TICKETS_NAME, CStringGetTextDatum(ticket->key.name));
+	SET(TICKETS_REQUEST_ID, UUIDPGetDatum(&ticket->request_id));
+	SET(TICKETS_TICKET, UUIDPGetDatum(&ticket->ticket));
+	SET(TICKETS_ROLE, ObjectIdGetDatum(ticket->who.role));
+	SET(TICKETS_OWNER, CStringGetTextDatum(ticket->who.owner));
+	SET(TICKETS_PLACE, Int64GetDatum(ticket->place));
+	SET(TICKETS_WAITING, BoolGetDatum(ticket->waiting));
+	SET(TICKETS_STATE, CStringGetTextDatum(state_names[ticket->state]));
+	SET_NULLABLE(TICKETS_FENCE, Int64GetDatum(ticket->fence),
+				 ticket->fence != 0);
+	SET(TICKETS_LEASE_US, Int64GetDatum(ticket->lease_us));
+	SET(TICKETS_REQUESTED_AT, TimestampTzGetDatum(ticket->requested_at));
+	store_set_time(values, nulls, TICKETS_EXPIRES_AT, ticket->expires_at);
+	store_set_time(values, nulls, TICKETS_WAIT_UNTIL, ticket->wait_until);
+	store_set_time(values, nulls, TICKETS_ALIVE_UNTIL, ticket->alive_until);
+	SET_NULLABLE(TICKETS_WAITER_PID, Int32GetDatum(ticket->waiter_pid),
+				 ticket->waiter_pid != 0);
+	SET(TICKETS_CLAIMED, BoolGetDatum(ticket->claimed));
+	store_set_time(values, nulls, TICKETS_ENDED_AT, ticket->ended_at);
+
+	store_write_row(insert ? INSERT_TICKET : UPDATE_TICKET, values, nulls,
+			  &ticket->tid);
+}
+
+/* The caller holds the ticket tag, and the name tag if the ticket is held. */
+void
+store_delete_ticket(LeaseTicket *ticket)
+{
+	store_delete_row(DELETE_TICKET, &ticket->tid);
+}
