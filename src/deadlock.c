@@ -15,8 +15,10 @@
  *
  * There are two searches.  The one from behind asks who waits for us, through
  * the locks that we hold (leaselock.blockers) or wait for; it ends at once for
- * an identity that nobody waits for, however long the queue is.  If it grows,
- * the one from the front asks whom we wait for.
+ * an identity that nobody waits for, however long the queue is.  The one from
+ * the front asks whom we wait for.  They take turns, each time with a higher
+ * limit, until one of them has come to its end; so the work is that of the
+ * shorter one.  Each reads any place of a queue once.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -24,29 +26,118 @@
  */
 #include "postgres.h"
 
+#include "common/hashfn.h"
 #include "lib/stringinfo.h"
+#include "utils/hsearch.h"
 
 #include "leaselock.h"
 
-/* How many waits the search from behind follows before the other is tried. */
-#define MAX_BEHIND	64
+/* How many identities a search reaches before it is the other's turn. */
+#define FIRST_LIMIT		64
+#define LIMIT_FACTOR	4
 
 /* An identity that was reached, and the wait that led there. */
 typedef struct CycleNode
 {
-	Identity	who;
+	Identity	who;			/* hash key */
 	LockKey		key;			/* the lock of that wait */
-	struct CycleNode *from;			/* the other party of it, NULL: the start */
+	struct CycleNode *from;		/* the other party of it, NULL: the start */
 } CycleNode;
+
+/* How much of a lock's queue has been read. */
+typedef struct ReadQueue
+{
+	LockKey		key;			/* hash key */
+	int64		place;			/* from the front: up to here; from behind: what
+								 * comes after this */
+} ReadQueue;
 
 typedef struct Search
 {
 	const LeaseTicket *self;	/* the wait in question */
 	const LeaseLock *lock;		/* its lock */
-	List	   *nodes;			/* reached so far, in the order of reaching */
-	int			limit;			/* of nodes, 0: none */
-	CycleNode	   *found;			/* the node that closes the cycle */
+	int64		place;			/* that of the identity's first wait there */
+	HTAB	   *reached;		/* CycleNode by identity */
+	HTAB	   *queues;			/* ReadQueue by lock */
+	List	   *nodes;			/* those reached, in the order of reaching */
+	int			limit;			/* of nodes */
+	CycleNode  *found;			/* the node that closes the cycle */
 } Search;
+
+static uint32
+hash_identity(const void *key, Size keysize)
+{
+	const Identity *who = (const Identity *) key;
+
+	return hash_combine(who->role,
+						hash_bytes((const unsigned char *) who->owner,
+								   strlen(who->owner)));
+}
+
+static int
+match_identity(const void *a, const void *b, Size keysize)
+{
+	return same_identity((const Identity *) a, (const Identity *) b) ? 0 : 1;
+}
+
+static uint32
+hash_lock(const void *key, Size keysize)
+{
+	return (uint32) ((const LockKey *) key)->hash;
+}
+
+static int
+match_lock(const void *a, const void *b, Size keysize)
+{
+	return compare_lock_keys((const LockKey *) a, (const LockKey *) b);
+}
+
+static void
+begin_search(Search *search, const LeaseLock *lock, const LeaseTicket *self,
+			 int limit)
+{
+	HASHCTL		control = {0};
+
+	memset(search, 0, sizeof(Search));
+	search->self = self;
+	search->lock = lock;
+	search->limit = limit;
+
+	control.hcxt = CurrentMemoryContext;
+	control.keysize = sizeof(Identity);
+	control.entrysize = sizeof(CycleNode);
+	control.hash = hash_identity;
+	control.match = match_identity;
+	search->reached = hash_create("leaselock cycle", FIRST_LIMIT, &control,
+								  HASH_ELEM | HASH_FUNCTION | HASH_COMPARE |
+								  HASH_CONTEXT);
+	control.keysize = sizeof(LockKey);
+	control.entrysize = sizeof(ReadQueue);
+	control.hash = hash_lock;
+	control.match = match_lock;
+	search->queues = hash_create("leaselock queues", FIRST_LIMIT, &control,
+								 HASH_ELEM | HASH_FUNCTION | HASH_COMPARE |
+								 HASH_CONTEXT);
+}
+
+static void
+end_search(Search *search)
+{
+	hash_destroy(search->reached);
+	hash_destroy(search->queues);
+}
+
+/* How much of a lock's queue has been read; "place" if none of it yet. */
+static ReadQueue *
+get_read_queue(Search *search, const LockKey *key, int64 place)
+{
+	bool		known;
+	ReadQueue  *queue = hash_search(search->queues, key, HASH_ENTER, &known);
+
+	if (!known)
+		queue->place = place;
+	return queue;
+}
 
 /*
  * Whether a wait is older than the one in question.  One that is not stored yet
@@ -81,29 +172,26 @@ holder_blocks(const LeaseLock *lock, const Identity *waiter)
 
 /* Reaches an identity over a wait for "key"; NULL if it was reached before. */
 static CycleNode *
-reach(Search *search, const Identity *who, const LockKey *key, CycleNode *from)
+reach(Search *search, const Identity *who, const LockKey *key,
+	  CycleNode *from)
 {
-	ListCell   *cell;
-	CycleNode	   *node;
+	bool		known;
+	CycleNode  *node = hash_search(search->reached, who, HASH_ENTER, &known);
 
-	foreach(cell, search->nodes)
-	{
-		if (same_identity(&((CycleNode *) lfirst(cell))->who, who))
-			return NULL;
-	}
-	node = palloc(sizeof(CycleNode));
-	node->who = *who;
+	if (known)
+		return NULL;
 	node->key = *key;
 	node->from = from;
 	search->nodes = lappend(search->nodes, node);
 	return node;
 }
 
+/* Whether there is nothing more to search for, or for now. */
 static bool
 is_over(const Search *search)
 {
 	return search->found != NULL ||
-		(search->limit > 0 && list_length(search->nodes) > search->limit);
+		list_length(search->nodes) > search->limit;
 }
 
 /* ----------------------------------------------------------------------
@@ -115,7 +203,7 @@ static void
 reach_blocker(Search *search, const Identity *who, const LockKey *key,
 			  CycleNode *from)
 {
-	CycleNode	   *node;
+	CycleNode  *node;
 
 	if (same_identity(who, &search->self->who) && from != NULL)
 	{
@@ -134,19 +222,27 @@ static void
 follow_wait(Search *search, const LeaseTicket *wait, const LeaseLock *lock,
 			CycleNode *from)
 {
+	ReadQueue  *queue = get_read_queue(search, &lock->key, lock->passed);
 	TicketScan *scan;
 	LeaseTicket ahead;
 
 	if (holder_blocks(lock, &wait->who))
 		reach_blocker(search, &lock->holder, &lock->key, from);
 
-	scan = store_open_queue(&lock->key, lock->passed);
+	/* who stands ahead of a place that was read has been reached */
+	if (queue->place >= wait->place)
+		return;
+	scan = store_open_queue(&lock->key, queue->place);
 	while (!is_over(search) && store_next_ticket(scan, &ahead) &&
 		   ahead.place < wait->place)
 	{
-		if (!same_identity(&ahead.who, &wait->who) &&
-			is_older(search, &ahead) && is_live_wait(&ahead, lock))
-			reach_blocker(search, &ahead.who, &lock->key, from);
+		queue->place = ahead.place;
+		if (!is_older(search, &ahead) || !is_live_wait(&ahead, lock))
+			continue;
+		/* all waits of an identity have the place of its first */
+		if (same_identity(&ahead.who, &wait->who))
+			break;
+		reach_blocker(search, &ahead.who, &lock->key, from);
 	}
 	store_close_tickets(scan);
 }
@@ -174,7 +270,7 @@ follow_identity(Search *search, CycleNode *node)
 static List *
 search_front(Search *search)
 {
-	CycleNode	   *self = reach(search, &search->self->who, &search->lock->key,
+	CycleNode  *self = reach(search, &search->self->who, &search->lock->key,
 							 NULL);
 	List	   *edges = NIL;
 
@@ -213,7 +309,7 @@ blocks_self(const Search *search, const Identity *who)
 		LeaseTicket *wait = (LeaseTicket *) lfirst(cell);
 
 		if (compare_lock_keys(&wait->key, &search->lock->key) == 0 &&
-			wait->place < search->self->place &&
+			wait->place < search->place &&
 			is_older(search, wait) && is_live_wait(wait, search->lock))
 			return true;
 	}
@@ -225,13 +321,20 @@ static void
 follow_waiters(Search *search, const LeaseLock *lock, int64 after,
 			   CycleNode *from)
 {
-	TicketScan *scan = store_open_queue(&lock->key,
-										Max(after, lock->passed));
+	ReadQueue  *queue = get_read_queue(search, &lock->key, PG_INT64_MAX);
+	int64		end = queue->place;
+	TicketScan *scan;
 	LeaseTicket wait;
 
-	while (!is_over(search) && store_next_ticket(scan, &wait))
+	after = Max(after, lock->passed);
+	if (after >= end)
+		return;
+	queue->place = after;
+	scan = store_open_queue(&lock->key, after);
+	while (!is_over(search) && store_next_ticket(scan, &wait) &&
+		   wait.place <= end)
 	{
-		CycleNode	   *node;
+		CycleNode  *node;
 
 		if (same_identity(&wait.who, &from->who) ||
 			!is_older(search, &wait) || !is_live_wait(&wait, lock))
@@ -274,12 +377,31 @@ follow_blocked(Search *search, CycleNode *node)
 	}
 }
 
+/* The place of the identity in the queue of the wait in question. */
+static int64
+first_place(const Search *search)
+{
+	int64		place = search->self->place;
+	ListCell   *cell;
+
+	foreach(cell, store_list_waits(&search->self->who))
+	{
+		LeaseTicket *wait = (LeaseTicket *) lfirst(cell);
+
+		if (compare_lock_keys(&wait->key, &search->lock->key) == 0 &&
+			wait->place < place && is_live_wait(wait, search->lock))
+			place = wait->place;
+	}
+	return place;
+}
+
 static List *
 search_behind(Search *search)
 {
 	List	   *edges = NIL;
 	WaitEdge   *edge;
 
+	search->place = first_place(search);
 	(void) reach(search, &search->self->who, &search->lock->key, NULL);
 	for (int i = 0; i < list_length(search->nodes) && !is_over(search); i++)
 		follow_blocked(search, (CycleNode *) list_nth(search->nodes, i));
@@ -312,13 +434,26 @@ search_behind(Search *search)
 List *
 find_deadlock(const LeaseLock *lock, const LeaseTicket *self)
 {
-	Search		behind = {self, lock, NIL, MAX_BEHIND, NULL};
-	Search		front = {self, lock, NIL, 0, NULL};
-	List	   *edges = search_behind(&behind);
+	for (int limit = FIRST_LIMIT;; limit *= LIMIT_FACTOR)
+	{
+		List	   *(*const searches[]) (Search *) = {
+			search_behind, search_front
+		};
 
-	if (edges != NIL || list_length(behind.nodes) <= MAX_BEHIND)
-		return edges;
-	return search_front(&front);
+		for (int i = 0; i < (int) lengthof(searches); i++)
+		{
+			Search		search;
+			List	   *edges;
+			bool		complete;
+
+			begin_search(&search, lock, self, limit);
+			edges = searches[i] (&search);
+			complete = !is_over(&search);
+			end_search(&search);
+			if (edges != NIL || complete)
+				return edges;
+		}
+	}
 }
 
 /*

@@ -34,13 +34,12 @@
  * Values are numbered by column, so that an insert and an update of a table
  * share them; $1 of an update is the ctid.
  */
-static struct
+static const struct
 {
 	const char *text;
 	int			nargs;
 	Oid			types[MAX_QUERY_ARGS];
 	int			result;
-	SPIPlanPtr	plan;
 }			queries[] =
 {
 	[INSERT_LOCK] = {
@@ -143,26 +142,28 @@ static struct
 	}
 };
 
+static SPIPlanPtr plans[lengthof(queries)];
+
 /* SPI must be connected, as the tables' owner. */
 static SPIPlanPtr
 fetch_plan(StoreQuery query)
 {
-	SPIPlanPtr	plan = queries[query].plan;
+	SPIPlanPtr	plan = plans[query];
 
 	if (plan != NULL && SPI_plan_is_valid(plan))
 		return plan;
 
-	queries[query].plan = NULL;
+	plans[query] = NULL;
 	if (plan != NULL)
 		SPI_freeplan(plan);
 	plan = SPI_prepare(queries[query].text, queries[query].nargs,
-					   queries[query].types);
+					   unconstify(Oid *, &queries[query].types[0]));
 	if (plan == NULL)
 		elog(ERROR, "SPI_prepare failed for \"%s\": %s",
 			 queries[query].text, SPI_result_code_string(SPI_result));
 	if (SPI_keepplan(plan) != 0)
 		elog(ERROR, "SPI_keepplan failed");
-	queries[query].plan = plan;
+	plans[query] = plan;
 	return plan;
 }
 

@@ -1,0 +1,282 @@
+# How a wait ends before its turn comes: by a cancel, statement_timeout,
+# termination, the loss of the client, and a shutdown; what becomes of the
+# ticket, and that nothing is left over.
+
+use strict;
+use warnings FATAL => 'all';
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+
+my $node = PostgreSQL::Test::Cluster->new('wait_end');
+$node->init;
+$node->append_conf('postgresql.conf', qq{
+autovacuum = off
+log_statement = none
+log_line_prefix = '%m [%p] %e %q%a '
+client_connection_check_interval = 0
+});
+$node->start;
+$node->safe_psql('postgres', 'CREATE EXTENSION leaselock');
+
+# A session whose errors show their SQLSTATE and nothing else
+sub session
+{
+	my ($setup) = @_;
+	my $session = $node->background_psql('postgres', on_error_stop => 0);
+
+	$session->query_safe('\set VERBOSITY sqlstate');
+	$session->query_safe($setup) if defined $setup;
+	return $session;
+}
+
+# Runs a query that may fail; returns its output, with the errors after it
+sub outcome
+{
+	my ($session, $sql) = @_;
+	my $begun = delete $session->{begun} // '';
+
+	$session->{stderr} = '' if $begun eq '';
+	my $output = $begun . $session->query($sql);
+	$output = join "\n", grep { $_ ne '' } $output,
+	  $session->{stderr} =~ /(?:ERROR|FATAL|PANIC):\s+(\w{5})/g;
+	$session->{stderr} = '';
+	return $output;
+}
+
+# Starts a query that will block; awaited() returns what outcome() would
+sub begin
+{
+	my ($session, $sql) = @_;
+
+	$session->{stderr} = '';
+	my $output = $session->query_until(qr/blocking: \n/,
+		"\\echo 'blocking: '\n$sql;\n");
+	$session->{begun} = $output =~ s/.*blocking: \n//sr;
+	return;
+}
+
+sub awaited
+{
+	my ($session) = @_;
+	return outcome($session, '');
+}
+
+sub value
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+# The ways to wait, with a ticket that was queued before and in one, and the
+# state that a cancel leaves the ticket in
+my %after = (lease_wait => 'waiting', lease_acquire_wait => 'cancelled');
+
+my $serial = 0;
+
+# A lock with a holder, and a session that waits for it; with a setup that ends
+# the wait by itself it may be over already.  Returns the lock's name, the
+# session, the holder's ticket and the waiter's request id.
+sub scene
+{
+	my ($way, $setup) = @_;
+	my $name = 'lock ' . ++$serial;
+	my $request = sprintf '00000000-0000-0000-0000-%012d', $serial;
+	my $holder = value(qq{SELECT ticket
+		FROM leaselock.lease_acquire('$name', 'holder', lease => '300 s')});
+	my $session = session($setup);
+	my $ticket;
+
+	$session->{backend} = outcome($session, 'SELECT pg_backend_pid()');
+	$ticket = value(qq{SELECT ticket FROM leaselock.lease_acquire('$name', 'waiter',
+		wait => '200 s', request_id => '$request')}) if $way eq 'lease_wait';
+	begin($session,
+		$way eq 'lease_wait'
+		? "CALL leaselock.lease_wait('$ticket')"
+		: "CALL leaselock.lease_acquire_wait('$name', 'waiter', wait => '200 s', request_id => '$request')"
+	);
+	return ($name, $session, $holder, $request) if defined $setup;
+
+	ok( $node->poll_query_until('postgres', qq{
+			SELECT count(*) = 1 FROM leaselock.tickets
+			WHERE name = '$name' AND waiter_pid = $session->{backend}}),
+		"$name: $way waits");
+	return ($name, $session, $holder, $request);
+}
+
+# The state of the ticket, by its owner's look at it
+sub ticket_state
+{
+	my ($name) = @_;
+	return value(qq{SELECT g.state FROM leaselock.tickets t, leaselock.lease_get(t.ticket) g
+		WHERE t.name = '$name' AND t.owner = 'waiter'});
+}
+
+# One behind it, its ticket and position
+sub behind
+{
+	my ($name) = @_;
+	return value(qq{SELECT ticket FROM
+		leaselock.lease_acquire('$name', 'behind', wait => '200 s')});
+}
+
+sub position
+{
+	my ($ticket) = @_;
+	return value("SELECT state, position FROM leaselock.lease_get('$ticket')");
+}
+
+my $advisory = q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'};
+
+# ---------------------------------------------------------------------
+# The statement ends, the session goes on
+# ---------------------------------------------------------------------
+
+foreach my $way (sort keys %after)
+{
+	foreach my $end ('cancel', 'statement_timeout')
+	{
+		my ($name, $session, $holder, $request) = scene($way,
+			$end eq 'cancel' ? undef : "SET statement_timeout = '300 ms'");
+		my $what = "$way, $end";
+		my $behind = $end eq 'cancel' ? behind($name) : undef;
+
+		value("SELECT pg_cancel_backend($session->{backend})")
+		  if $end eq 'cancel';
+		is(awaited($session), '57014', "$what: the wait ends");
+		is( value("SELECT count(*) FROM pg_locks WHERE pid = $session->{backend}"),
+			'0', "$what: no lock is left");
+		is(value($advisory), '0', "$what: nor elsewhere");
+		is(ticket_state($name), $after{$way}, "$what: the ticket");
+		is( value(qq{SELECT waiter_pid IS NULL FROM leaselock.tickets
+				WHERE name = '$name' AND owner = 'waiter'}),
+			't', "$what: no backend is on record for it");
+		outcome($session, 'RESET statement_timeout');
+
+		$behind //= behind($name);
+		is( position($behind),
+			$way eq 'lease_wait' ? 'waiting|2' : 'waiting|1',
+			"$what: the place of the one behind");
+		my $first = $way eq 'lease_wait' ? 'waiter' : 'behind';
+		is(value("SELECT state FROM leaselock.lease_release('$holder')"),
+			'released', "$what: the release");
+		is(value("SELECT owner FROM leaselock.lease_peek('$name')"),
+			$first, "$what: who is the next");
+
+		# the session is as it was
+		is( outcome($session, qq{SELECT state FROM leaselock.lease_acquire(
+					'$name', 'waiter', request_id => '$request')}),
+			$way eq 'lease_wait' ? 'held' : 'cancelled',
+			"$what: the session finds its ticket by the request id");
+		like( outcome($session,
+				"CALL leaselock.lease_acquire_wait('$name again', 'waiter')"),
+			qr/\|held\|/, "$what: and waits again");
+		$session->quit;
+	}
+}
+
+# A ticket that nobody waits for any more lives as long as a polling one.
+my ($name, $session, $holder) = scene('lease_wait');
+my $behind = behind($name);
+value("SELECT pg_cancel_backend($session->{backend})");
+is(awaited($session), '57014', "$name: the wait is cancelled");
+my $at = q{LOAD 'leaselock'; SET leaselock.clock_offset = '%s s'; SELECT state, position
+	FROM leaselock.lease_get('%s')};
+is(value(sprintf($at, 10, $behind)),
+	'waiting|2', "$name: it stays queued for its time");
+is(value(sprintf($at, 21, $behind)),
+	'waiting|1', "$name: and falls silent after that");
+$session->quit;
+
+# Two sessions wait for one ticket: the second goes on when the first ends.
+($name, $session, $holder) = scene('lease_wait');
+my $second = session();
+my $shared = value(qq{SELECT ticket FROM leaselock.tickets
+	WHERE name = '$name' AND owner = 'waiter'});
+begin($second, "CALL leaselock.lease_wait('$shared')");
+ok( $node->poll_query_until('postgres',
+		q{SELECT count(*) = 2 FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 19535}),
+	"$name: two wait for one ticket");
+value("SELECT pg_cancel_backend($session->{backend})");
+is(awaited($session), '57014', "$name: one wait is cancelled");
+is(value($advisory), '1', "$name: the other goes on");
+is( value(qq{LOAD 'leaselock'; SET leaselock.clock_offset = '30 s';
+		SELECT state, position FROM leaselock.lease_tickets WHERE ticket = '$shared'}),
+	'waiting|1', "$name: and keeps the ticket alive");
+value("SELECT leaselock.lease_release('$holder')");
+like(awaited($second), qr/^held\|/, "$name: until it is held");
+$_->quit foreach $session, $second;
+
+# ---------------------------------------------------------------------
+# The session ends
+# ---------------------------------------------------------------------
+
+foreach my $way (sort keys %after)
+{
+	foreach my $end ('terminate', 'client killed')
+	{
+		my ($name, $session, $holder) = scene($way);
+		my $what = "$way, $end";
+		my $behind = behind($name);
+
+		my $start = time;
+		if ($end eq 'terminate')
+		{
+			value("SELECT pg_terminate_backend($session->{backend})");
+		}
+		else
+		{
+			$session->{run}->signal('KILL');
+		}
+		# a wait of 200 s ends soon: bounded by the number of looks, 20 ms apart
+		my $there = 1;
+		for (my $try = 0; $there && $try < 200; $try++)
+		{
+			$there = value(qq{SELECT count(*) FROM pg_sleep(0.02),
+				pg_stat_activity WHERE pid = $session->{backend}});
+		}
+		is($there, '0', "$what: the backend goes");
+		note(sprintf "%s: gone after %.2f s", $what, time - $start);
+		is(value($advisory), '0', "$what: no lock is left");
+		is(ticket_state($name), 'timed_out', "$what: the ticket");
+		is(position($behind), 'waiting|1', "$what: the one behind moves up");
+		is(value("SELECT state FROM leaselock.lease_release('$holder')"),
+			'released', "$what: the release");
+		is(position($behind) =~ s/\|.*//r, 'held', "$what: it has its turn");
+		is(value("SELECT owner FROM leaselock.lease_peek('$name')"),
+			'behind', "$what: and the lock");
+		eval { $session->{run}->finish };
+	}
+}
+
+# ---------------------------------------------------------------------
+# The server ends
+# ---------------------------------------------------------------------
+
+my ($one, $in_one, $one_holder) = scene('lease_acquire_wait');
+my ($two, $in_two, $two_holder) = scene('lease_wait');
+$behind = behind($one);
+my $start = time;
+$node->stop('fast');
+note(sprintf 'fast shutdown: %.2f s', time - $start);
+ok(1, 'the server shuts down');
+eval { $_->{run}->finish } foreach $in_one, $in_two;
+$node->start;
+is(ticket_state($one), 'timed_out', 'after the restart: lease_acquire_wait');
+is(ticket_state($two), 'timed_out', 'after the restart: lease_wait');
+is(position($behind), 'waiting|1', 'after the restart: the poller moves up');
+is( value("SELECT state FROM leaselock.lease_release('$_->[1]');
+		SELECT owner FROM leaselock.lease_peek('$_->[0]')"),
+	$_->[2], "after the restart: $_->[0] goes on")
+  foreach [ $one, $one_holder, "released\nbehind" ],
+  [ $two, $two_holder, 'released' ];
+
+my @internal = grep { / XX\w{3} / || / PANIC:/ }
+  split /\n/, slurp_file($node->logfile);
+is_deeply(\@internal, [], 'no internal error in the server log');
+
+$node->stop;
+
+done_testing();

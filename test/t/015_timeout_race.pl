@@ -1,0 +1,148 @@
+# statement_timeout strikes while the release promotes the waiter: whatever
+# comes first, the lock is then held by a ticket that the client finds by its
+# request id, or is free; it is never stuck.
+
+use strict;
+use warnings FATAL => 'all';
+
+use IPC::Run;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = PostgreSQL::Test::Cluster->new('timeout_race');
+$node->init;
+$node->append_conf('postgresql.conf', qq{
+autovacuum = off
+log_statement = none
+log_min_error_statement = panic
+log_line_prefix = '%m [%p] %e %q%a '
+});
+$node->start;
+$node->safe_psql('postgres', q{
+CREATE EXTENSION leaselock;
+CREATE TABLE outcome (round int, error text, owner text, owner_fence bigint,
+	state text, fence bigint, depth int, locks int);
+});
+
+my $races = 500;
+
+# The holder: gets the lock, keeps it for some milliseconds, gives it back.
+my $holder = q{
+CALL leaselock.lease_acquire_wait('race', 'holder', wait => '60 s') \gset
+SELECT pg_sleep(0.002);
+SELECT 1 / (state = 'released')::int FROM leaselock.lease_release(':ticket');
+};
+
+# The waiter stands behind it with a time-out of about that length; every other
+# time it waits for a ticket that it has queued before.  Then it looks what has
+# become of the lock and of its request, which a retry must find, and gives
+# everything back.
+my $waiter = "\\set VERBOSITY sqlstate\n";
+foreach my $round (1 .. $races)
+{
+	my $request = sprintf "'00000000-0000-0000-0000-%012d'", $round;
+	my $timeout = 1 + $round % 5;
+	my $two = $round % 2;
+
+	$waiter .= "SELECT ticket AS own FROM leaselock.lease_acquire('race', 'waiter',
+		wait => '60 s', request_id => $request) \\gset\n" if $two;
+	$waiter .= "SET statement_timeout = '$timeout ms';\n";
+	$waiter .= $two
+	  ? "CALL leaselock.lease_wait(:'own');\n"
+	  : "CALL leaselock.lease_acquire_wait('race', 'waiter', wait => '60 s', request_id => $request);\n";
+	$waiter .= qq{\\set code :SQLSTATE
+SET statement_timeout = 0;
+WITH seen AS MATERIALIZED (SELECT (SELECT owner FROM leaselock.lease_peek('race')) AS owner,
+		(SELECT fence FROM leaselock.lease_peek('race')) AS fence)
+INSERT INTO outcome SELECT $round, :'code', s.owner, s.fence, a.state, a.fence, a.depth,
+	(SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND objsubid = 19535)
+	FROM seen s, leaselock.lease_acquire('race', 'waiter', request_id => $request) a;
+SELECT leaselock.lease_release_all('waiter') \\gset
+};
+}
+
+my $scripts = PostgreSQL::Test::Utils::tempdir();
+append_to_file("$scripts/holder", $holder);
+append_to_file("$scripts/waiter", $waiter);
+
+my ($in, $out, $err) = ('', '', '');
+my $bench = IPC::Run::start(
+	[
+		'pgbench', '-n', '-h', $node->host, '-p', $node->port,
+		'-c', 1, '-t', 1000000, '-f', "$scripts/holder", 'postgres' ],
+	'<', \$in, '>', \$out, '2>', \$err,
+	IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
+ok( $node->poll_query_until('postgres',
+		q{SELECT count(*) > 10 FROM leaselock.tickets WHERE owner = 'holder'}),
+	'the holder comes and goes');
+
+my ($waiter_out, $waiter_err) = ('', '');
+IPC::Run::run(
+	[
+		'psql', '-X', '-q', '-A', '-t', '-d', $node->connstr('postgres'),
+		'-f', "$scripts/waiter" ],
+	'>', \$waiter_out, '2>', \$waiter_err,
+	IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
+my %codes;
+$codes{$_}++ foreach $waiter_err =~ /ERROR:\s+(\w+)/g;
+is(join(' ', sort keys %codes), '57014', 'the waiter meets no error but the time-out');
+
+# The holder still works, then goes.
+my $turns = $node->safe_psql('postgres',
+	q{SELECT count(*) FROM leaselock.tickets WHERE owner = 'holder' AND state = 'released'});
+ok( $node->poll_query_until('postgres', qq{
+		SELECT count(*) > $turns + 10 FROM leaselock.tickets
+		WHERE owner = 'holder' AND state = 'released'}),
+	'the holder still gets its turn');
+$bench->signal('INT');
+eval { $bench->finish };
+unlike($err, qr/ERROR/, 'the holder meets no error');
+
+note("outcomes (error, holder, ticket):\n" . $node->safe_psql('postgres', q{
+	SELECT CASE WHEN round % 2 = 1 THEN 'lease_wait' ELSE 'lease_acquire_wait' END,
+		error, coalesce(owner, 'free'), state, count(*)
+	FROM outcome GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4}));
+is($node->safe_psql('postgres', 'SELECT count(*) FROM outcome'),
+	$races, "$races races");
+is( $node->safe_psql('postgres', q{
+		SELECT count(DISTINCT error) FROM outcome WHERE error IN ('00000', '57014')}),
+	'2', 'both sides win some');
+is( $node->safe_psql('postgres', q{
+		SELECT count(*) FROM outcome WHERE error = '00000' AND state <> 'held'}),
+	'0', 'a wait that ends well leaves a held ticket');
+is( $node->safe_psql('postgres', q{
+		SELECT count(*) FROM outcome WHERE owner = 'waiter' AND (state <> 'held'
+			OR fence <> owner_fence OR depth <> 1)}),
+	'0', 'a lock that the waiter holds is found by the request id');
+is( $node->safe_psql('postgres', q{
+		SELECT count(*) FROM outcome WHERE round % 2 = 0 AND error = '57014'
+			AND state NOT IN ('cancelled', 'released', 'contended', 'held')}),
+	'0', 'lease_acquire_wait that is timed out gives its ticket up');
+is( $node->safe_psql('postgres', q{
+		SELECT count(*) FROM outcome WHERE round % 2 = 1 AND error = '57014'
+			AND state NOT IN ('waiting', 'held')}),
+	'0', 'lease_wait that is timed out leaves its ticket queued or held');
+is($node->safe_psql('postgres', 'SELECT count(*) FROM outcome WHERE locks > 0'),
+	'0', 'no liveness lock is left after a wait');
+
+# The holder's last grant runs out, if it was cut off in the middle.
+is( $node->safe_psql('postgres', q{
+		SELECT leaselock.lease_release_all('holder') IN (0, 1);
+		SELECT count(*) FROM leaselock.lease_peek('race');
+		SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'}),
+	"t\n0\n0", 'in the end the lock is free, and no lock is left over');
+like( $node->safe_psql('postgres',
+		q{CALL leaselock.lease_acquire_wait('race', 'newcomer', wait => '60 s')}),
+	qr/\|held\|/, 'a newcomer gets it');
+
+# pgbench was cut off in the middle, which is no matter of the lock's
+is_deeply(
+	[
+		grep { / (?:ERROR|FATAL|PANIC):/ && !/ 57014 / && !/connection to client lost/ }
+		  split /\n/, slurp_file($node->logfile) ],
+	[], 'no other error in the server log');
+
+$node->stop;
+
+done_testing();
