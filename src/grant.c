@@ -87,6 +87,17 @@ load_call(Call *call, const LockKey *key)
 }
 
 /*
+ * Loads a ticket anew, under its tag or as it is now.  It may have been pruned
+ * while the tag was waited for.
+ */
+void
+reload_ticket(LeaseTicket *ticket)
+{
+	if (!store_load_request(&ticket->key, &ticket->request_id, ticket))
+		ticket->state = LEASE_GONE;
+}
+
+/*
  * Judges a ticket without a tag.  The lock is read after the ticket, so if it
  * does not know the ticket's grant any more, whoever ended that grant has
  * committed; what it wrote into the ticket is there on a second look.
@@ -101,7 +112,7 @@ judge_ticket(Call *call, LeaseTicket *ticket)
 	state = ticket_state(ticket, &call->lock, call->now);
 	if (state != ticket->state)
 	{
-		(void) store_load_request(&ticket->key, &ticket->request_id, ticket);
+		reload_ticket(ticket);
 		state = ticket_state(ticket, &call->lock, call->now);
 	}
 	return state;

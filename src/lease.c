@@ -34,9 +34,23 @@ answer_holder(const Call *call, LeaseAnswer *answer)
 }
 
 static void
+answer_gone(const pg_uuid_t *uuid, LeaseAnswer *answer)
+{
+	memset(answer, 0, sizeof(LeaseAnswer));
+	answer->state = LEASE_GONE;
+	answer->has_ticket = true;
+	answer->ticket.ticket = *uuid;
+}
+
+static void
 answer_ticket(const Call *call, const LeaseTicket *ticket, LeaseState state,
 			  LeaseAnswer *answer)
 {
+	if (state == LEASE_GONE)
+	{
+		answer_gone(&ticket->ticket, answer);
+		return;
+	}
 	memset(answer, 0, sizeof(LeaseAnswer));
 	answer->state = state;
 	answer->has_ticket = true;
@@ -66,15 +80,6 @@ answer_contended(const Call *call, const LeaseRequest *request,
 	}
 	answer->now = call->now;
 	answer_holder(call, answer);
-}
-
-static void
-answer_gone(const pg_uuid_t *uuid, LeaseAnswer *answer)
-{
-	memset(answer, 0, sizeof(LeaseAnswer));
-	answer->state = LEASE_GONE;
-	answer->has_ticket = true;
-	answer->ticket.ticket = *uuid;
 }
 
 /* ----------------------------------------------------------------------
@@ -372,7 +377,7 @@ settle_lapse(Call *call, LeaseTicket *ticket)
 		!try_name_tag(&call->tags, &ticket->key, NAME_KEEP))
 		return;
 	load_call(call, &ticket->key);
-	(void) store_load_request(&ticket->key, &ticket->request_id, ticket);
+	reload_ticket(ticket);
 	if (ticket->state != LEASE_HELD || ticket->fence != call->lock.fence ||
 		!same_identity(&ticket->who, &call->lock.holder) ||
 		ticket->expires_at > call->now)
@@ -400,7 +405,7 @@ lock_held_ticket(Call *call, LeaseTicket *ticket, LOCKMODE mode,
 
 	wait_name_tag(&call->tags, &ticket->key, mode);
 	load_call(call, &ticket->key);
-	(void) store_load_request(&ticket->key, &ticket->request_id, ticket);
+	reload_ticket(ticket);
 	state = ticket_state(ticket, &call->lock, call->now);
 	if (state == LEASE_HELD)
 		return true;

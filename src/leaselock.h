@@ -404,6 +404,7 @@ extern LeaseState ticket_state(const LeaseTicket *ticket,
 							   const LeaseLock *lock, TimestampTz now);
 extern bool same_ticket(const LeaseTicket *a, const LeaseTicket *b);
 extern void load_call(Call *call, const LockKey *key);
+extern void reload_ticket(LeaseTicket *ticket);
 extern LeaseState judge_ticket(Call *call, LeaseTicket *ticket);
 extern void save_lock(Call *call);
 extern void save_acknowledged(Call *call);

@@ -211,7 +211,7 @@ static bool
 reload_waiter(Call *call, LeaseTicket *ticket)
 {
 	load_call(call, &ticket->key);
-	(void) store_load_request(&ticket->key, &ticket->request_id, ticket);
+	reload_ticket(ticket);
 	return is_waiting(ticket, &call->lock, call->now);
 }
 
@@ -316,7 +316,7 @@ claim_grant(Call *call, LeaseTicket *ticket, int flags)
 		return LEASE_HELD;
 
 	load_call(call, &ticket->key);
-	(void) store_load_request(&ticket->key, &ticket->request_id, ticket);
+	reload_ticket(ticket);
 	state = ticket_state(ticket, &call->lock, call->now);
 	if (state != LEASE_HELD || ticket->claimed)
 	{
@@ -381,7 +381,7 @@ write_look(Call *call, LeaseTicket *ticket, int flags)
 		return ticket_state(ticket, &call->lock, call->now);
 
 	load_call(call, &ticket->key);
-	(void) store_load_request(&ticket->key, &ticket->request_id, ticket);
+	reload_ticket(ticket);
 	state = ticket_state(ticket, &call->lock, call->now);
 	if (ticket->state != LEASE_WAITING)
 	{
@@ -456,7 +456,7 @@ cancel_wait(Call *call, LeaseTicket *ticket, LeaseState as)
 				 errdetail("Another transaction works on the same ticket, and this transaction has changed the lock."),
 				 errhint("End the wait in a transaction of its own.")));
 	load_call(call, &ticket->key);
-	(void) store_load_request(&ticket->key, &ticket->request_id, ticket);
+	reload_ticket(ticket);
 	state = ticket_state(ticket, &call->lock, call->now);
 	if (ticket->state != LEASE_WAITING)
 	{
