@@ -48,8 +48,8 @@ typedef struct CycleNode
 typedef struct ReadQueue
 {
 	LockKey		key;			/* hash key */
-	int64		place;			/* from the front: up to here; from behind: what
-								 * comes after this */
+	int64		place;			/* from the front: up to here; from behind:
+								 * what comes after this */
 } ReadQueue;
 
 typedef struct Search

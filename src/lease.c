@@ -557,4 +557,3 @@ lease_release_all(const Identity *who, const char *scope)
 	}
 	return released;
 }
-

@@ -510,8 +510,9 @@ enqueue(Call *call, const LeaseRequest *request, TimestampTz until,
 
 	/*
 	 * The queue tag keeps new places out, but not a promotion, which takes a
-	 * ticket out of the queue and raises the passed mark.  Read in this order,
-	 * the last place may be history, and the mark is never older than it.
+	 * ticket out of the queue and raises the passed mark.  Read in this
+	 * order, the last place may be history, and the mark is never older than
+	 * it.
 	 */
 	last = store_last_place(&request->key);
 	load_call(call, &request->key);

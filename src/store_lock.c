@@ -91,7 +91,7 @@ static List *
 scan_locks(ScanKey keys, int nkeys)
 {
 	TableScan  *scan = store_open_scan("locks", LOCKS_COLUMNS, "locks_pkey", keys,
-								 nkeys);
+									   nkeys);
 	HeapTuple	tuple;
 	List	   *rows = NIL;
 
@@ -164,7 +164,7 @@ store_next_locks(const LockKey *after, int count)
 		ScanKeyData keys[2];
 		int			nkeys = after ? store_set_behind(keys, after, NULL, equal) : 0;
 		TableScan  *scan = store_open_scan("locks", LOCKS_COLUMNS, "locks_pkey",
-									 keys, nkeys);
+										   keys, nkeys);
 		HeapTuple	tuple;
 
 		while (list_length(rows) < count &&

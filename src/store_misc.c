@@ -32,7 +32,7 @@ static List *
 scan_blockers(ScanKey keys, int nkeys, int count)
 {
 	TableScan  *scan = store_open_scan("blockers", BLOCKERS_COLUMNS,
-								 "blockers_owner", keys, nkeys);
+									   "blockers_owner", keys, nkeys);
 	HeapTuple	tuple;
 	List	   *rows = NIL;
 
@@ -160,7 +160,7 @@ store_save_floor(const FenceFloor *floor)
 	values[1] = Int64GetDatum(floor->fence);
 	values[2] = Int64GetDatum(floor->reading);
 	store_write_row(ItemPointerIsValid(&tid) ? UPDATE_FLOOR : INSERT_FLOOR,
-			  values, NULL, &tid);
+					values, NULL, &tid);
 }
 
 enum

@@ -41,6 +41,7 @@ static const struct
 	Oid			types[MAX_QUERY_ARGS];
 	int			result;
 }			queries[] =
+
 {
 	[INSERT_LOCK] = {
 		"INSERT INTO leaselock.locks (scope, name, fence, passed, changed_at,"
@@ -183,7 +184,7 @@ tables_owner(void)
  */
 void
 store_write_row(StoreQuery query, Datum *values, const char *nulls,
-		  ItemPointer tid)
+				ItemPointer tid)
 {
 	Oid			caller;
 	int			security;
@@ -235,5 +236,5 @@ void
 store_set_time(Datum *values, char *nulls, int column, TimestampTz value)
 {
 	store_set_value(values, nulls, column, TimestampTzGetDatum(value),
-			  value == NO_TIME);
+					value == NO_TIME);
 }

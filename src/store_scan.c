@@ -112,7 +112,7 @@ store_set_key(ScanKey key, AttrNumber column, RegProcedure equal, Datum value)
  */
 int
 store_set_behind(ScanKey keys, const LockKey *key, const pg_uuid_t *request_id,
-		   int equal)
+				 int equal)
 {
 	Datum		values[] = {
 		CStringGetTextDatum(key->scope), CStringGetTextDatum(key->name),
@@ -130,7 +130,7 @@ store_set_behind(ScanKey keys, const LockKey *key, const pg_uuid_t *request_id,
 
 TableScan *
 store_open_scan(const char *table, int columns, const char *index, ScanKey keys,
-		  int nkeys)
+				int nkeys)
 {
 	TableScan  *scan = palloc0(sizeof(TableScan));
 
@@ -185,7 +185,7 @@ store_close_scan(TableScan *scan)
  */
 List *
 store_sample_rows(const char *table, int columns,
-			void *(*take) (HeapTuple tuple, TupleDesc desc))
+				  void *(*take) (HeapTuple tuple, TupleDesc desc))
 {
 	Relation	rel = open_table(table, columns);
 	BlockNumber blocks = RelationGetNumberOfBlocks(rel);

@@ -359,7 +359,7 @@ store_save_ticket(LeaseTicket *ticket)
 	store_set_time(values, nulls, TICKETS_ENDED_AT, ticket->ended_at);
 
 	store_write_row(insert ? INSERT_TICKET : UPDATE_TICKET, values, nulls,
-			  &ticket->tid);
+					&ticket->tid);
 }
 
 /* The caller holds the ticket tag, and the name tag if the ticket is held. */

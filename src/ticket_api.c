@@ -110,27 +110,27 @@ answer_datum(FunctionCallInfo fcinfo, const LeaseAnswer *answer)
 
 	SET_ANSWER(ANSWER_TICKET, UUIDPGetDatum(&ticket->ticket), answer->has_ticket);
 	SET_ANSWER(ANSWER_STATE, CStringGetTextDatum(lease_state_name(answer->state)),
-		true);
+			   true);
 	SET_ANSWER(ANSWER_SCOPE, text_or_null(ticket->key.scope), ticket->key.scope);
 	SET_ANSWER(ANSWER_NAME, text_or_null(ticket->key.name), ticket->key.name);
 	SET_ANSWER(ANSWER_OWNER, text_or_null(ticket->who.owner), ticket->who.owner);
 	SET_ANSWER(ANSWER_FENCE, Int64GetDatum(ticket->fence), ticket->fence != 0);
 	SET_ANSWER(ANSWER_DEPTH, Int32GetDatum(answer->depth), answer->depth > 0);
 	SET_ANSWER(ANSWER_POSITION, Int32GetDatum(answer->position),
-		answer->position > 0);
+			   answer->position > 0);
 	SET_ANSWER(ANSWER_EXPIRES_AT, TimestampTzGetDatum(ticket->expires_at),
-		ticket->fence != 0);
+			   ticket->fence != 0);
 	SET_ANSWER(ANSWER_WAIT_UNTIL, TimestampTzGetDatum(ticket->wait_until),
-		answer->state == LEASE_WAITING);
+			   answer->state == LEASE_WAITING);
 	SET_ANSWER(ANSWER_REMAINING_MS,
-		Int64GetDatum(clock_remaining_ms(held ? ticket->expires_at :
-										 ticket->wait_until, answer->now)),
-		held || answer->state == LEASE_WAITING);
+			   Int64GetDatum(clock_remaining_ms(held ? ticket->expires_at :
+												ticket->wait_until, answer->now)),
+			   held || answer->state == LEASE_WAITING);
 	SET_ANSWER(ANSWER_NEXT_CALL_MS, Int64GetDatum(next_call), next_call >= 0);
 	SET_ANSWER(ANSWER_HOLDER, text_or_null(answer->holder.owner), foreign);
 	SET_ANSWER(ANSWER_HOLDER_ROLE, role_name_datum(answer->holder.role), foreign);
 	SET_ANSWER(ANSWER_REQUEST_ID, UUIDPGetDatum(&ticket->request_id),
-		answer->has_request_id);
+			   answer->has_request_id);
 
 #undef SET_ANSWER
 
