@@ -99,6 +99,7 @@ check_text(const char *value, const char *argname)
 							 shown_value(value, len)));
 }
 
+/* A text that obeys the rules, as a C string. */
 char *
 argument_text(FunctionCallInfo fcinfo, int argno, const char *argname)
 {
@@ -110,6 +111,7 @@ argument_text(FunctionCallInfo fcinfo, int argno, const char *argname)
 	return value;
 }
 
+/* The next three: any value of the type but NULL. */
 pg_uuid_t *
 argument_uuid(FunctionCallInfo fcinfo, int argno, const char *argname)
 {
@@ -140,6 +142,7 @@ argument_count(FunctionCallInfo fcinfo, int argno, const char *argname)
 	return count;
 }
 
+/* The name of a role; whether there is one is for the caller to see. */
 char *
 argument_name(FunctionCallInfo fcinfo, int argno, const char *argname)
 {
@@ -210,6 +213,7 @@ argument_length(FunctionCallInfo fcinfo, int argno, const char *argname,
 	return us;
 }
 
+/* The lengths that a ticket may ask for, in microseconds. */
 int64
 argument_lease(FunctionCallInfo fcinfo, int argno, const char *argname)
 {
@@ -232,6 +236,7 @@ argument_timeout(FunctionCallInfo fcinfo, int argno, const char *argname)
 	return argument_length(fcinfo, argno, argname, 0, MAX_TIMEOUT_US);
 }
 
+/* The lengths that a named hold may ask for, in microseconds. */
 int64
 argument_ttl(FunctionCallInfo fcinfo, int argno, const char *argname)
 {

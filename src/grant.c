@@ -72,6 +72,7 @@ ticket_state(const LeaseTicket *ticket, const LeaseLock *lock,
 	return LEASE_EXPIRED;
 }
 
+/* Whether two rows, perhaps read at different times, are of one ticket. */
 bool
 same_ticket(const LeaseTicket *a, const LeaseTicket *b)
 {

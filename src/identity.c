@@ -20,6 +20,7 @@
 
 #include "leaselock.h"
 
+/* The identity that the caller acts as: its role, and a label it chooses. */
 Identity
 caller_identity(const char *owner)
 {

@@ -268,6 +268,7 @@ take_liveness_tag(const LockKey *key, const pg_uuid_t *request_id)
 	(void) LockAcquire(&tag, ShareLock, true, false);
 }
 
+/* Takes that back.  Needed after an error as well: it is a session's lock. */
 void
 drop_liveness_tag(const LockKey *key, const pg_uuid_t *request_id)
 {
@@ -381,6 +382,7 @@ wait_for_keeper(const LOCKTAG *tag, LOCKMODE mode, TimestampTz until,
 										DeadlockTimeout / 2));
 }
 
+/* wait_for_keeper for the tags that an acquisition needs. */
 void
 wait_for_queue_tag(const LockKey *key, TimestampTz until, bool first)
 {

@@ -133,6 +133,7 @@ store_load_lock(const LockKey *key, LeaseLock *lock)
 	lock->hold_expires_at = NO_TIME;
 }
 
+/* All locks in the order of (scope, name). */
 List *
 store_list_locks(void)
 {

@@ -209,6 +209,7 @@ load_scope(const char *scope, NameData *role, Oid *role_oid, ItemPointer tid)
 	return found;
 }
 
+/* load_scope for those who only ask. */
 bool
 store_load_scope(const char *scope, NameData *role, Oid *role_oid)
 {

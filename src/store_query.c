@@ -216,6 +216,7 @@ store_write_row(StoreQuery query, Datum *values, const char *nulls,
 	CommandCounterIncrement();
 }
 
+/* Removes a row.  Its tag must be held, see the callers. */
 void
 store_delete_row(StoreQuery query, ItemPointer tid)
 {
@@ -225,6 +226,7 @@ store_delete_row(StoreQuery query, ItemPointer tid)
 	store_write_row(query, &value, NULL, &deleted);
 }
 
+/* Sets a column, numbered from 1, of a row that is to be written. */
 void
 store_set_value(Datum *values, char *nulls, int column, Datum value, bool isnull)
 {
@@ -232,6 +234,7 @@ store_set_value(Datum *values, char *nulls, int column, Datum value, bool isnull
 	nulls[column - 1] = isnull ? 'n' : ' ';
 }
 
+/* The same for a time, NO_TIME being NULL. */
 void
 store_set_time(Datum *values, char *nulls, int column, TimestampTz value)
 {

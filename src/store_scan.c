@@ -37,6 +37,7 @@
 #include "compat.h"
 #include "leaselock.h"
 
+/* The oid of a relation of ours; looked up anew each time. */
 Oid
 store_find_relation(const char *name)
 {
@@ -59,6 +60,7 @@ store_exists(void)
 	return OidIsValid(get_namespace_oid(LEASELOCK_SCHEMA, true));
 }
 
+/* Whether a table has no pages, which costs less than a scan to see. */
 bool
 store_is_empty(const char *name)
 {
@@ -99,6 +101,7 @@ store_lock_tables(void)
 		LockRelationOid(store_find_relation(names[i]), RowExclusiveLock);
 }
 
+/* A scan key for equality. */
 void
 store_set_key(ScanKey key, AttrNumber column, RegProcedure equal, Datum value)
 {
@@ -128,6 +131,10 @@ store_set_behind(ScanKey keys, const LockKey *key, const pg_uuid_t *request_id,
 	return equal + 1;
 }
 
+/*
+ * Opens a scan; keys number the table's columns.  To be closed in the same
+ * subtransaction, unless by an error.
+ */
 TableScan *
 store_open_scan(const char *table, int columns, const char *index, ScanKey keys,
 				int nkeys)
@@ -164,6 +171,7 @@ store_next_row(TableScan *scan, ScanDirection direction)
 	return tuple;
 }
 
+/* Closes a scan, at its end or before. */
 void
 store_close_scan(TableScan *scan)
 {
@@ -239,6 +247,7 @@ store_load_home(void)
 	return home;
 }
 
+/* A time as it was read from a row. */
 TimestampTz
 store_time_or_none(Datum value, bool isnull)
 {

@@ -55,6 +55,7 @@ static const char *const state_names[] = {
 	[LEASE_GONE] = "gone"
 };
 
+/* The name of a state, as in the contract of lease_ticket.state. */
 const char *
 lease_state_name(LeaseState state)
 {
@@ -128,6 +129,7 @@ next_ticket(TicketScan *tickets, ScanDirection direction, LeaseTicket *ticket)
 	return true;
 }
 
+/* Closes a scan of tickets, at its end or before. */
 void
 store_close_tickets(TicketScan *tickets)
 {

@@ -104,6 +104,7 @@ before_commit(bool prepare)
 	MemoryContextSwitchTo(old_context);
 }
 
+/* Called by the server at the turning points of a transaction. */
 void
 leaselock_xact_callback(XactEvent event, void *arg)
 {
@@ -130,6 +131,7 @@ leaselock_xact_callback(XactEvent event, void *arg)
 	}
 }
 
+/* The same for subtransactions. */
 void
 leaselock_subxact_callback(SubXactEvent event, SubTransactionId sub,
 						   SubTransactionId parent, void *arg)
