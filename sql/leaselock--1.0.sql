@@ -153,6 +153,11 @@ SELECT pg_catalog.pg_extension_config_dump('leaselock.scopes', '');
 REVOKE ALL ON leaselock.installation, leaselock.locks, leaselock.tickets,
 	leaselock.blockers, leaselock.floor, leaselock.scopes FROM PUBLIC;
 
+-- For pg_dump and the restore of what it carries, by an owner of the extension
+-- who is no superuser and so does not own the tables.
+GRANT SELECT, INSERT ON leaselock.locks, leaselock.floor, leaselock.scopes
+	TO @extowner@;
+
 -- ----------------------------------------------------------------------
 -- Tickets
 -- ----------------------------------------------------------------------

@@ -546,8 +546,8 @@ enqueue(Call *call, const LeaseRequest *request, TimestampTz until,
 /*
  * Grants a lock, whose grant has just been ended, to the first waiter.  The
  * caller holds the name tag in NAME_CHANGE and saves the lock.  If the
- * waiter's tag is busy the lock stays free, and the waiter takes its turn when
- * it looks next.
+ * waiter's tag is busy, or the scope is being registered, the lock stays free,
+ * and the waiter takes its turn when it looks next.
  */
 void
 promote_head(Call *call)
@@ -557,7 +557,8 @@ promote_head(Call *call)
 	if (!queue_head(&call->lock, call->now, &head))
 		return;
 	wake_at_commit(&head);
-	if (!try_ticket_tag(&call->tags, &head.key, &head.request_id) ||
+	if (!try_scope_tag(&call->tags, head.key.scope) ||
+		!try_ticket_tag(&call->tags, &head.key, &head.request_id) ||
 		!store_load_request(&head.key, &head.request_id, &head) ||
 		!is_waiting(&head, &call->lock, call->now))
 		return;
