@@ -5,7 +5,10 @@
 #   make installcheck TEMP_INSTANCE=1
 #                                the same, regress and isolation on servers of their own
 #   make test                    build, private installation, every suite; see test/run
+#   make test-ubsan              regress and isolation, with the library made to trap undefined behaviour
+#   make test-majors             every suite on 17, 18 and 19; see test/majors
 #   make demo                    the two-worker story; see test/demo
+#   make bench                   what fence_guard costs a row; see test/bench
 #
 # test/sql and test/specs hold what goes into a test, expected/ what must come
 # out.  Regress and isolation tests share expected/ and results/, so no two may
@@ -77,11 +80,17 @@ REGRESS = \
 	fence_guard \
 	fence_monotonic \
 	fence_writes \
+	access \
+	scopes \
+	break_prune \
+	visibility \
+	hostile \
 	uninstall
 
 ISOLATION = \
 	acquire_acquire \
 	acquire_late \
+	break_wait \
 	deadlock_crossing \
 	deadlock_ring \
 	enqueue_lapse \
@@ -99,6 +108,10 @@ ISOLATION = \
 	named_takeover \
 	promotion_claim \
 	promotion_third \
+	prune_acquire \
+	prune_fence \
+	prune_renew \
+	prune_wait \
 	queue_bystander \
 	queue_deadlock_one \
 	queue_holder \
@@ -113,6 +126,8 @@ ISOLATION = \
 	rollback_acquire \
 	rollback_release \
 	rollback_renew \
+	scope_acquire \
+	scope_hostile \
 	serializable_renew \
 	serializable_takeover \
 	try_hang \
@@ -170,9 +185,20 @@ checkver:
 
 SUITES ?= regress isolation tap
 
-.PHONY: test demo
+# Undefined behaviour ends the process that shows it, and so fails a test.
+UBSAN = -fsanitize=undefined -fno-sanitize-recover=undefined
+
+.PHONY: test test-ubsan test-majors demo
 test:
 	@SUITES='$(SUITES)' REGRESS='$(REGRESS)' ISOLATION='$(ISOLATION)' PROVE_TESTS='$(PROVE_TESTS)' \
 		PG_CONFIG='$(PG_CONFIG)' $(top)test/run
+test-ubsan:
+	@SUITES='$(filter-out tap,$(SUITES))' REGRESS='$(REGRESS)' ISOLATION='$(ISOLATION)' PG_CFLAGS='$(PG_CFLAGS) $(UBSAN)' \
+		PG_CONFIG='$(PG_CONFIG)' $(top)test/run
+test-majors:
+	@$(top)test/majors
 demo:
 	@PG_CONFIG='$(PG_CONFIG)' $(top)test/demo
+.PHONY: bench
+bench:
+	@PG_CONFIG='$(PG_CONFIG)' $(top)test/bench/fence
