@@ -32,7 +32,7 @@ OBJS = \
 	src/clock.o \
 	src/locktag.o \
 	src/store_scan.o \
-	src/store_query.o \
+	src/store_write.o \
 	src/store_lock.o \
 	src/store_ticket.o \
 	src/store_misc.o \

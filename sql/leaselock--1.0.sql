@@ -10,10 +10,12 @@ GRANT USAGE ON SCHEMA leaselock TO PUBLIC;
 COMMENT ON SCHEMA leaselock IS 'lease locks with fencing';
 
 -- ----------------------------------------------------------------------
--- Storage.  Closed to everybody: the functions read and write as the owner
--- of these tables.  Nothing but the functions may write them, because their
--- order is kept by heavyweight locks that a plain statement does not take.
--- They are heap tables because the functions read them without the executor.
+-- Storage.  Closed to everybody: the functions read and write these tables
+-- without the executor, and so without its privileges.  Nothing but the
+-- functions may write them, because their order is kept by heavyweight locks
+-- that a plain statement does not take; and they must stay plain heap tables,
+-- without triggers, further constraints, or indexes on a part or an
+-- expression, for which the functions do not care.
 -- ----------------------------------------------------------------------
 
 -- Tells this installation from one that a dump was taken of.  It is not

@@ -295,24 +295,6 @@ extern void give_back_tags(TagSet *set);
  * What the store_*.c files share
  */
 
-/* The statements that write; the texts are in store_query.c. */
-typedef enum StoreQuery
-{
-	INSERT_LOCK,
-	UPDATE_LOCK,
-	INSERT_TICKET,
-	UPDATE_TICKET,
-	INSERT_BLOCKER,
-	DELETE_BLOCKER,
-	DELETE_LOCK,
-	DELETE_TICKET,
-	INSERT_FLOOR,
-	UPDATE_FLOOR,
-	INSERT_SCOPE,
-	UPDATE_SCOPE,
-	DELETE_SCOPE
-} StoreQuery;
-
 /* A scan of a table, in the order of an index if there is one. */
 typedef struct TableScan
 {
@@ -334,6 +316,8 @@ typedef struct TableScan
 extern Oid	store_find_relation(const char *name);
 extern bool store_exists(void);
 extern void store_lock_tables(void);
+extern Relation store_open_table(const char *name, int columns,
+								 LOCKMODE mode);
 extern bool store_is_empty(const char *name);
 extern void store_set_key(ScanKey key, AttrNumber column, RegProcedure equal,
 						  Datum value);
@@ -348,13 +332,13 @@ extern List *store_sample_rows(const char *table, int columns,
 extern pg_uuid_t store_load_home(void);
 extern TimestampTz store_time_or_none(Datum value, bool isnull);
 
-/* in file store_query.c */
-extern void store_write_row(StoreQuery query, Datum *values,
-							const char *nulls, ItemPointer tid);
-extern void store_delete_row(StoreQuery query, ItemPointer tid);
-extern void store_set_value(Datum *values, char *nulls, int column,
+/* in file store_write.c */
+extern void store_write_row(const char *table, int columns, Datum *values,
+							bool *nulls, ItemPointer tid);
+extern void store_delete_row(const char *table, int columns, ItemPointer tid);
+extern void store_set_value(Datum *values, bool *nulls, int column,
 							Datum value, bool isnull);
-extern void store_set_time(Datum *values, char *nulls, int column,
+extern void store_set_time(Datum *values, bool *nulls, int column,
 						   TimestampTz value);
 
 /* in file store_lock.c */

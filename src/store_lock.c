@@ -201,14 +201,12 @@ store_sample_locks(void)
 void
 store_save_lock(LeaseLock *lock)
 {
-	bool		insert = !ItemPointerIsValid(&lock->tid);
 	bool		held = OidIsValid(lock->holder.role);
 	pg_uuid_t	home = store_load_home();
 	Datum		values[LOCKS_COLUMNS];
-	char		nulls[LOCKS_COLUMNS];
+	bool		nulls[LOCKS_COLUMNS];
 
-	SET(LOCKS_SCOPE, insert ? CStringGetTextDatum(lock->key.scope) :
-		PointerGetDatum(&lock->tid));
+	SET(LOCKS_SCOPE, CStringGetTextDatum(lock->key.scope));
 	SET(LOCKS_NAME, CStringGetTextDatum(lock->key.name));
 	SET(LOCKS_FENCE, Int64GetDatum(lock->fence));
 	SET(LOCKS_PASSED, Int64GetDatum(lock->passed));
@@ -226,12 +224,12 @@ store_save_lock(LeaseLock *lock)
 	store_set_time(values, nulls, LOCKS_EXPIRES_AT, lock->expires_at);
 	store_set_time(values, nulls, LOCKS_HOLD_EXPIRES_AT, lock->hold_expires_at);
 
-	store_write_row(insert ? INSERT_LOCK : UPDATE_LOCK, values, nulls, &lock->tid);
+	store_write_row("locks", LOCKS_COLUMNS, values, nulls, &lock->tid);
 }
 
 /* The caller holds the name tag in NAME_CHANGE, and the queue tag. */
 void
 store_delete_lock(LeaseLock *lock)
 {
-	store_delete_row(DELETE_LOCK, &lock->tid);
+	store_delete_row("locks", LOCKS_COLUMNS, &lock->tid);
 }

@@ -81,6 +81,7 @@ void
 store_note_blocker(const Identity *who, const LockKey *key)
 {
 	Datum		values[BLOCKERS_COLUMNS];
+	bool		nulls[BLOCKERS_COLUMNS] = {0};
 	ItemPointerData tid;
 	ListCell   *cell;
 
@@ -89,11 +90,12 @@ store_note_blocker(const Identity *who, const LockKey *key)
 		if (compare_lock_keys(&((Blocker *) lfirst(cell))->key, key) == 0)
 			return;
 	}
+	ItemPointerSetInvalid(&tid);
 	values[BLOCKERS_ROLE - 1] = ObjectIdGetDatum(who->role);
 	values[BLOCKERS_OWNER - 1] = CStringGetTextDatum(who->owner);
 	values[BLOCKERS_SCOPE - 1] = CStringGetTextDatum(key->scope);
 	values[BLOCKERS_NAME - 1] = CStringGetTextDatum(key->name);
-	store_write_row(INSERT_BLOCKER, values, NULL, &tid);
+	store_write_row("blockers", BLOCKERS_COLUMNS, values, nulls, &tid);
 }
 
 /*
@@ -110,7 +112,7 @@ store_forget_blocker(const Identity *who, const LockKey *key)
 		Blocker    *blocker = (Blocker *) lfirst(cell);
 
 		if (compare_lock_keys(&blocker->key, key) == 0)
-			store_delete_row(DELETE_BLOCKER, &blocker->tid);
+			store_delete_row("blockers", BLOCKERS_COLUMNS, &blocker->tid);
 	}
 }
 
@@ -152,15 +154,14 @@ void
 store_save_floor(const FenceFloor *floor)
 {
 	ItemPointerData tid;
-	Datum		values[3];
+	Datum		values[2];
+	bool		nulls[2] = {0};
 
 	ItemPointerSetInvalid(&tid);
 	(void) load_floor(&tid);
-	values[0] = PointerGetDatum(&tid);
-	values[1] = Int64GetDatum(floor->fence);
-	values[2] = Int64GetDatum(floor->reading);
-	store_write_row(ItemPointerIsValid(&tid) ? UPDATE_FLOOR : INSERT_FLOOR,
-					values, NULL, &tid);
+	values[0] = Int64GetDatum(floor->fence);
+	values[1] = Int64GetDatum(floor->reading);
+	store_write_row("floor", 2, values, nulls, &tid);
 }
 
 enum
@@ -225,17 +226,18 @@ store_save_scope(const char *scope, const char *role, Oid role_oid)
 	ItemPointerData tid;
 	NameData	name;
 	Oid			old_oid;
-	bool		known = load_scope(scope, &name, &old_oid, &tid);
 	pg_uuid_t	home = store_load_home();
-	Datum		values[SCOPES_COLUMNS + 1];
+	Datum		values[SCOPES_COLUMNS];
+	bool		nulls[SCOPES_COLUMNS] = {0};
 
+	ItemPointerSetInvalid(&tid);
+	(void) load_scope(scope, &name, &old_oid, &tid);
 	namestrcpy(&name, role);
-	values[0] = PointerGetDatum(&tid);
-	values[SCOPES_SCOPE] = CStringGetTextDatum(scope);
-	values[SCOPES_ROLE] = NameGetDatum(&name);
-	values[SCOPES_ROLE_OID] = ObjectIdGetDatum(role_oid);
-	values[SCOPES_HOME] = UUIDPGetDatum(&home);
-	store_write_row(known ? UPDATE_SCOPE : INSERT_SCOPE, values, NULL, &tid);
+	values[SCOPES_SCOPE - 1] = CStringGetTextDatum(scope);
+	values[SCOPES_ROLE - 1] = NameGetDatum(&name);
+	values[SCOPES_ROLE_OID - 1] = ObjectIdGetDatum(role_oid);
+	values[SCOPES_HOME - 1] = UUIDPGetDatum(&home);
+	store_write_row("scopes", SCOPES_COLUMNS, values, nulls, &tid);
 }
 
 /* False if the scope was not registered.  The caller holds the scope tag. */
@@ -248,6 +250,6 @@ store_delete_scope(const char *scope)
 
 	if (!load_scope(scope, &role, &role_oid, &tid))
 		return false;
-	store_delete_row(DELETE_SCOPE, &tid);
+	store_delete_row("scopes", SCOPES_COLUMNS, &tid);
 	return true;
 }

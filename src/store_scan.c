@@ -71,11 +71,11 @@ store_is_empty(const char *name)
 	return empty;
 }
 
-/* Opens a table for a scan, after checking that it is what we were built for. */
-static Relation
-open_table(const char *name, int columns)
+/* Opens a table, after checking that it is what we were built for. */
+Relation
+store_open_table(const char *name, int columns, LOCKMODE mode)
 {
-	Relation	rel = table_open(store_find_relation(name), AccessShareLock);
+	Relation	rel = table_open(store_find_relation(name), mode);
 
 	if (RelationGetDescr(rel)->natts != columns)
 		ereport(ERROR,
@@ -141,7 +141,7 @@ store_open_scan(const char *table, int columns, const char *index, ScanKey keys,
 {
 	TableScan  *scan = palloc0(sizeof(TableScan));
 
-	scan->rel = open_table(table, columns);
+	scan->rel = store_open_table(table, columns, AccessShareLock);
 	scan->snapshot = RegisterSnapshot(GetLatestSnapshot());
 	if (index == NULL)
 	{
@@ -195,7 +195,7 @@ List *
 store_sample_rows(const char *table, int columns,
 				  void *(*take) (HeapTuple tuple, TupleDesc desc))
 {
-	Relation	rel = open_table(table, columns);
+	Relation	rel = store_open_table(table, columns, AccessShareLock);
 	BlockNumber blocks = RelationGetNumberOfBlocks(rel);
 	Snapshot	snapshot;
 	TupleTableSlot *slot;

@@ -334,12 +334,10 @@ store_sample_tickets(void)
 void
 store_save_ticket(LeaseTicket *ticket)
 {
-	bool		insert = !ItemPointerIsValid(&ticket->tid);
 	Datum		values[TICKETS_COLUMNS];
-	char		nulls[TICKETS_COLUMNS];
+	bool		nulls[TICKETS_COLUMNS];
 
-	SET(TICKETS_SCOPE, insert ? CStringGetTextDatum(ticket->key.scope) :
-		PointerGetDatum(&ticket->tid));
+	SET(TICKETS_SCOPE, CStringGetTextDatum(ticket->key.scope));
 	SET(TICKETS_NAME, CStringGetTextDatum(ticket->key.name));
 	SET(TICKETS_REQUEST_ID, UUIDPGetDatum(&ticket->request_id));
 	SET(TICKETS_TICKET, UUIDPGetDatum(&ticket->ticket));
@@ -360,13 +358,12 @@ store_save_ticket(LeaseTicket *ticket)
 	SET(TICKETS_CLAIMED, BoolGetDatum(ticket->claimed));
 	store_set_time(values, nulls, TICKETS_ENDED_AT, ticket->ended_at);
 
-	store_write_row(insert ? INSERT_TICKET : UPDATE_TICKET, values, nulls,
-					&ticket->tid);
+	store_write_row("tickets", TICKETS_COLUMNS, values, nulls, &ticket->tid);
 }
 
 /* The caller holds the ticket tag, and the name tag if the ticket is held. */
 void
 store_delete_ticket(LeaseTicket *ticket)
 {
-	store_delete_row(DELETE_TICKET, &ticket->tid);
+	store_delete_row("tickets", TICKETS_COLUMNS, &ticket->tid);
 }

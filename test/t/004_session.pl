@@ -96,10 +96,12 @@ sub repeat_calls
 }
 
 # The session's memory contexts and locks, counted by kind
+# The server makes its cache of tablespaces whenever it first cleans an index page.
 sub contexts
 {
 	return $session->query_safe(q{
 		SELECT name, left(ident, 60), count(*) FROM pg_backend_memory_contexts
+		WHERE name <> 'TableSpace cache'
 		GROUP BY 1, 2 ORDER BY 1, 2});
 }
 

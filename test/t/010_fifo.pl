@@ -20,18 +20,14 @@ log_line_prefix = '%m [%p] %e %q%a '
 });
 $node->start;
 
-# The place of a ticket is forgotten when its turn comes, so it is noted when
-# the ticket is stored.
+# The place of a ticket is forgotten when its turn comes.  Tickets are queued
+# one after the other, under a lock, and the time of the request is read under
+# it, so it tells the same order.
 $node->safe_psql('postgres', q{
 CREATE EXTENSION leaselock;
-CREATE TABLE queued (name text, ticket uuid, place bigint);
-CREATE FUNCTION note_place() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-	INSERT INTO public.queued VALUES (NEW.name, NEW.ticket, NEW.place);
-	RETURN NULL;
-END $$;
-CREATE TRIGGER note_place AFTER INSERT ON leaselock.tickets
-	FOR EACH ROW WHEN (NEW.place > 0) EXECUTE FUNCTION note_place();
+CREATE VIEW queued AS
+	SELECT name, ticket, requested_at AS place FROM leaselock.tickets
+	WHERE wait_until IS NOT NULL;
 CREATE TABLE journal (tick bigserial, what text, name text, ticket uuid, fence bigint);
 });
 

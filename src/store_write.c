@@ -1,0 +1,92 @@
+/*-------------------------------------------------------------------------
+ *
+ * store_write.c
+ *	  Writing the tables.
+ *
+ * Rows are written straight into the heap and its indexes, not by SQL.  An
+ * UPDATE by the executor reads the row with an MVCC snapshot first; in a
+ * SERIALIZABLE transaction that leaves a predicate lock on the row, which
+ * stays if the write is in a subtransaction, and then fails other writers of
+ * the lock with 40001.  Nothing here reads, so nothing conflicts.
+ *
+ * What the executor would see to is no concern here: the tables have no
+ * constraint but their keys, no trigger, no partial index and no index on an
+ * expression; nobody else may write them; and every function that writes has
+ * refused read-only transactions, standbys and parallel workers before
+ * (require_writable).
+ *
+ * The caller must hold the tag that guards the row (locktag.c), which is what
+ * keeps "tuple concurrently updated" away.
+ *
+ * Copyright (c) 2026, leaselock contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/indexing.h"
+#include "utils/rel.h"
+#include "utils/timestamp.h"
+
+#include "leaselock.h"
+
+/*
+ * The table stays locked until the transaction ends, as after any write; what
+ * was written shows in the scans that follow.
+ */
+static void
+finish_write(Relation rel)
+{
+	table_close(rel, NoLock);
+	CommandCounterIncrement();
+}
+
+/*
+ * Writes a row: a new one if *tid is invalid, else over the one there.  Sets
+ * *tid to where it is now.
+ */
+void
+store_write_row(const char *table, int columns, Datum *values, bool *nulls,
+				ItemPointer tid)
+{
+	Relation	rel = store_open_table(table, columns, RowExclusiveLock);
+	HeapTuple	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
+
+	if (ItemPointerIsValid(tid))
+		CatalogTupleUpdate(rel, tid, tuple);
+	else
+		CatalogTupleInsert(rel, tuple);
+	*tid = tuple->t_self;
+	heap_freetuple(tuple);
+	finish_write(rel);
+}
+
+/* Removes a row. */
+void
+store_delete_row(const char *table, int columns, ItemPointer tid)
+{
+	Relation	rel = store_open_table(table, columns, RowExclusiveLock);
+
+	CatalogTupleDelete(rel, tid);
+	finish_write(rel);
+}
+
+/* Sets a column, numbered from 1, of a row that is to be written. */
+void
+store_set_value(Datum *values, bool *nulls, int column, Datum value,
+				bool isnull)
+{
+	values[column - 1] = value;
+	nulls[column - 1] = isnull;
+}
+
+/* The same for a time, NO_TIME being NULL. */
+void
+store_set_time(Datum *values, bool *nulls, int column, TimestampTz value)
+{
+	store_set_value(values, nulls, column, TimestampTzGetDatum(value),
+					value == NO_TIME);
+}
