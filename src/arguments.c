@@ -43,9 +43,10 @@ require_not_null(FunctionCallInfo fcinfo, int argno, const char *argname)
  * The beginning of a value, fit for an error message: whole characters,
  * control characters replaced.
  */
-static char *
-shown_value(const char *value, int len)
+char *
+shown_value(const char *value)
 {
+	int			len = strlen(value);
 	int			clipped = pg_mbcliplen(value, len, SHOWN_BYTES);
 	char	   *result = palloc(clipped + 4);
 
@@ -83,7 +84,7 @@ check_text(const char *value, const char *argname)
 	if (len > MAX_TEXT_BYTES)
 		reject_text(argname, "is too long",
 					psprintf("\"%s\" has %d bytes, and must have 1 to %d.",
-							 shown_value(value, len), len, MAX_TEXT_BYTES));
+							 shown_value(value), len, MAX_TEXT_BYTES));
 	for (int i = 0; i < len; i++)
 	{
 		unsigned char c = (unsigned char) value[i];
@@ -91,12 +92,12 @@ check_text(const char *value, const char *argname)
 		if (c < 0x20 || c == 0x7F)
 			reject_text(argname, "must not contain a control character",
 						psprintf("Byte %d of \"%s\" is 0x%02X.",
-								 i + 1, shown_value(value, len), c));
+								 i + 1, shown_value(value), c));
 	}
 	if (value[0] == ' ' || value[len - 1] == ' ')
 		reject_text(argname, "must not begin or end with white space",
 					psprintf("The value is \"%s\".",
-							 shown_value(value, len)));
+							 shown_value(value)));
 }
 
 /* A text that obeys the rules, as a C string. */

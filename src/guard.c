@@ -103,7 +103,7 @@ find_column(const TriggerData *data, const char *column, Oid type,
 		reject_arguments(function,
 						 psprintf("table \"%s\" has no column \"%s\"",
 								  RelationGetRelationName(data->tg_relation),
-								  column), usage);
+								  shown_value(column)), usage);
 	if (TupleDescAttr(desc, number - 1)->attgenerated != '\0')
 		reject_arguments(function,
 						 psprintf("column \"%s\" is generated, which happens after the trigger",
@@ -160,7 +160,8 @@ parse_guard(FunctionCallInfo fcinfo, const TriggerData *data, Guard *guard)
 	else
 		reject_arguments(function,
 						 count == 0 ? "there are none" :
-						 psprintf("form \"%s\" with %d argument%s", form, count,
+						 psprintf("form \"%s\" with %d argument%s",
+								  shown_value(form), count,
 								  count == 1 ? "" : "s"),
 						 GUARD_USAGE);
 	guard->fence_column = find_column(data, args[1], INT8OID, function,

@@ -220,6 +220,7 @@ extern int	leaselock_ticket_retention; /* s */
 extern double leaselock_clock_offset;	/* ms */
 
 /* in file arguments.c */
+extern char *shown_value(const char *value);
 extern void check_text(const char *value, const char *argname);
 extern char *argument_text(FunctionCallInfo fcinfo, int argno,
 						   const char *argname);
