@@ -86,3 +86,25 @@ next_fence(int64 last, const FenceFloor *floor)
 	return Max(Max(last, reading),
 			   floor->fence + Max(reading - floor->reading, 0)) + 1;
 }
+
+/*
+ * Raises a floor to another where that is higher, now or at any later time:
+ * above a floor fences go on with the clock, so each is a line.
+ */
+void
+raise_floor(FenceFloor *floor, FenceFloor other)
+{
+	FenceFloor	low = *floor;
+
+	if (low.fence == 0)
+	{
+		*floor = other;
+		return;
+	}
+	if (other.fence > low.fence)
+		*floor = other;
+	else
+		low = other;
+	floor->reading = Min(floor->reading,
+						 low.reading + (floor->fence - low.fence));
+}

@@ -260,6 +260,7 @@ extern TimestampTz clock_read(TimestampTz not_before);
 extern int64 clock_remaining_ms(TimestampTz until, TimestampTz now);
 extern int64 fence_reading(void);
 extern int64 next_fence(int64 last, const FenceFloor *floor);
+extern void raise_floor(FenceFloor *floor, FenceFloor other);
 
 /* in file locktag.c */
 extern LockKey make_lock_key(const char *scope, const char *name);

@@ -183,13 +183,13 @@ static bool
 cover_fence(int64 fence)
 {
 	FenceFloor	floor = store_load_floor();
+	FenceFloor	cover = {fence, fence_reading()};
 
 	if (fence <= floor.fence)
 		return true;
 	if (!try_floor_tag())
 		return false;
-	floor.fence = fence;
-	floor.reading = fence_reading();
+	raise_floor(&floor, cover);
 	store_save_floor(&floor);
 	return true;
 }

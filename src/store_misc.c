@@ -116,7 +116,7 @@ store_forget_blocker(const Identity *who, const LockKey *key)
 	}
 }
 
-/* The greatest floor, and into *tid where its row is; all 0 if there is none. */
+/* The floor, and into *tid where its row is; all 0 if there is none. */
 static FenceFloor
 load_floor(ItemPointer tid)
 {
@@ -126,14 +126,14 @@ load_floor(ItemPointer tid)
 
 	while (HeapTupleIsValid(tuple = store_next_row(scan, ForwardScanDirection)))
 	{
+		FenceFloor	row;
 		Datum		values[2];
 		bool		nulls[2];
 
 		heap_deform_tuple(tuple, RelationGetDescr(scan->rel), values, nulls);
-		if (DatumGetInt64(values[0]) <= floor.fence)
-			continue;
-		floor.fence = DatumGetInt64(values[0]);
-		floor.reading = DatumGetInt64(values[1]);
+		row.fence = DatumGetInt64(values[0]);
+		row.reading = DatumGetInt64(values[1]);
+		raise_floor(&floor, row);
 		*tid = tuple->t_self;
 	}
 	store_close_scan(scan);

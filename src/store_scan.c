@@ -30,6 +30,7 @@
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
+#include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -41,8 +42,12 @@
 Oid
 store_find_relation(const char *name)
 {
-	Oid			schema = get_namespace_oid(LEASELOCK_SCHEMA, false);
-	Oid			relation = get_relname_relid(name, schema);
+	Oid			schema;
+	Oid			relation;
+
+	AcceptInvalidationMessages();
+	schema = get_namespace_oid(LEASELOCK_SCHEMA, false);
+	relation = get_relname_relid(name, schema);
 
 	if (!OidIsValid(relation))
 		ereport(ERROR,
@@ -57,6 +62,7 @@ store_find_relation(const char *name)
 bool
 store_exists(void)
 {
+	AcceptInvalidationMessages();
 	return OidIsValid(get_namespace_oid(LEASELOCK_SCHEMA, true));
 }
 
@@ -64,20 +70,28 @@ store_exists(void)
 bool
 store_is_empty(const char *name)
 {
-	Relation	rel = table_open(store_find_relation(name), AccessShareLock);
+	Relation	rel = store_open_table(name, 0, AccessShareLock);
 	bool		empty = RelationGetNumberOfBlocks(rel) == 0;
 
 	table_close(rel, AccessShareLock);
 	return empty;
 }
 
-/* Opens a table, after checking that it is what we were built for. */
+/*
+ * Opens a table, after checking that it is what we were built for (columns 0:
+ * without that).
+ */
 Relation
 store_open_table(const char *name, int columns, LOCKMODE mode)
 {
-	Relation	rel = table_open(store_find_relation(name), mode);
+	Relation	rel;
 
-	if (RelationGetDescr(rel)->natts != columns)
+	/* it may be dropped, and made again, between the look-up and the lock */
+	do
+		rel = try_table_open(store_find_relation(name), mode);
+	while (rel == NULL);
+
+	if (columns != 0 && RelationGetDescr(rel)->natts != columns)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("table \"%s.%s\" does not fit the library of leaselock",

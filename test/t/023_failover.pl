@@ -1,0 +1,418 @@
+# Fences after a failover: a promoted standby that has lost the last grants, a
+# second promotion, and a recovery to a point in time give fences above all that
+# the old primary gave, although that one still grants.  And what a standby
+# refuses and answers.
+
+use strict;
+use warnings FATAL => 'all';
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $primary = PostgreSQL::Test::Cluster->new('primary');
+$primary->init(allows_streaming => 1, has_archiving => 1);
+$primary->append_conf('postgresql.conf', qq{
+max_connections = 20
+wal_keep_size = 512MB
+autovacuum = off
+log_statement = none
+log_line_prefix = '%m [%p] %e %q%a '
+});
+$primary->start;
+$primary->safe_psql('postgres', q{
+CREATE DATABASE bumped;
+CREATE EXTENSION leaselock;
+CREATE ROLE team; CREATE ROLE stranger;
+CREATE TABLE written (fence bigint);
+});
+
+# The newest fence of each lock, whoever gave it
+my %newest;
+my $serial = 0;
+
+# A new grant of a lock, "database/name" or a name: whoever held it is broken
+sub grant
+{
+	my ($node, $lock) = @_;
+	my ($name, $database) = reverse split /\//, $lock;
+
+	$serial++;
+	return $node->safe_psql($database // 'postgres', qq{
+		DO \$\$ BEGIN
+			PERFORM leaselock.lease_break(name, fence) FROM leaselock.lease_peek('$name');
+		END \$\$;
+		SELECT leaselock.try_lock('$name', 'owner $serial', '1 h')});
+}
+
+# Grants of a node, noted and not judged: the old primary's, after the failover
+sub grants_on
+{
+	my ($node, $times, @names) = @_;
+
+	foreach my $name ((@names) x $times)
+	{
+		my $fence = grant($node, $name);
+
+		$newest{$name} = $fence if $fence > ($newest{$name} // 0);
+	}
+	return;
+}
+
+# A grant that must be above all others of its lock
+sub grows
+{
+	my ($node, $name, $what) = @_;
+	my $fence = grant($node, $name);
+
+	cmp_ok($fence, '>', $newest{$name} // 0, "$what: the fence of $name grows");
+	cmp_ok($fence, '<', 2**53, "$what: and fits into a double");
+	$newest{$name} = $fence;
+	return;
+}
+
+# The output of a query, or the SQLSTATE of its error
+sub outcome
+{
+	my ($node, $sql) = @_;
+	my ($rc, $out, $err) =
+	  $node->psql('postgres', "\\set VERBOSITY sqlstate\n$sql");
+
+	return $rc == 0 ? $out : $err =~ /ERROR:\s+(\w{5})/ ? $1 : $err;
+}
+
+sub timeline
+{
+	my ($node) = @_;
+	return hex substr $node->safe_psql('postgres',
+		'SELECT pg_walfile_name(pg_current_wal_lsn())'), 0, 8;
+}
+
+# ---------------------------------------------------------------------
+# One primary, two standbys that stream from it, and one from the first
+# ---------------------------------------------------------------------
+
+my @locks = ('kept', 'lost');
+my $pruned = 'pruned';
+
+# a database whose floor has been raised, above the clock of a year
+$primary->safe_psql('bumped', 'CREATE EXTENSION leaselock; SELECT leaselock.fence_bump()');
+my @bumped = ('bumped/known', 'bumped/new');
+
+grants_on($primary, 2, @locks, $pruned, $bumped[0]);
+$primary->backup('base');
+
+my %standby;
+foreach my $name ('first', 'second', 'third')
+{
+	$standby{$name} = PostgreSQL::Test::Cluster->new($name);
+	$standby{$name}->init_from_backup($primary, 'base', has_streaming => 1);
+	$standby{$name}->start;
+}
+
+my ($ticket, $fence) = split /\|/, $primary->safe_psql('postgres',
+	q{SELECT ticket, fence FROM leaselock.lease_acquire('held', 'worker', '300 s')});
+my $waiting = $primary->safe_psql('postgres',
+	q{SELECT ticket FROM leaselock.lease_acquire('held', 'waiter', wait => '300 s')});
+$primary->safe_psql('postgres', q{
+	SELECT FROM leaselock.lease_scope_create('registered', 'team');
+	SELECT leaselock.try_lock('x', 'worker', '1 h', 'registered')});
+$primary->wait_for_catchup($standby{$_}) foreach sort keys %standby;
+
+# ---------------------------------------------------------------------
+# On a standby: everything that may write is refused, status works
+# ---------------------------------------------------------------------
+
+my $on = $standby{first};
+foreach my $call (
+	q{SELECT leaselock.lease_acquire('held', 'worker')},
+	q{SELECT leaselock.lease_acquire('new', 'worker', wait => '1 s')},
+	"SELECT leaselock.lease_get('$ticket')",
+	"SELECT leaselock.lease_get('$waiting')",
+	"SELECT leaselock.lease_renew('$ticket')",
+	"SELECT leaselock.lease_release('$ticket')",
+	q{SELECT leaselock.lease_release_all('worker')},
+	"CALL leaselock.lease_wait('$waiting')",
+	q{CALL leaselock.lease_acquire_wait('held', 'worker')},
+	q{SELECT leaselock.try_lock('held', 'worker', '1 h')},
+	q{SELECT leaselock.renew_lock('held', 'worker', '1 h')},
+	q{SELECT leaselock.release_lock('held', 'worker')},
+	"SELECT leaselock.fence_check('held', $fence)",
+	"SELECT leaselock.fence_assert('held', $fence)",
+	"SELECT leaselock.fence_check('held', 1, allow_lapsed => true)",
+	"SELECT leaselock.lease_break('held', $fence)",
+	q{SELECT leaselock.lease_prune()},
+	q{SELECT leaselock.fence_bump()},
+	q{SELECT leaselock.lease_scope_create('s', 'team')},
+	q{SELECT leaselock.lease_scope_drop('registered')})
+{
+	is(outcome($on, $call), '25006',
+		'standby: ' . $call =~ s/SELECT |\d{6,}|'[0-9a-f-]{36}'//gr);
+}
+is( outcome($on, "BEGIN ISOLATION LEVEL REPEATABLE READ;
+		SELECT leaselock.fence_check('held', $fence)"),
+	'25006', 'standby: fence_check in a transaction');
+
+foreach my $query (
+	q{SELECT scope, name, owner, role, fence, depth, granted_at, expires_at, lapsed, waiters
+		FROM leaselock.lease_status ORDER BY scope, name},
+	q{SELECT scope, name, owner, role, ticket, state, position, depth, requested_at, expires_at, wait_until
+		FROM leaselock.lease_tickets ORDER BY scope, name, ticket},
+	q{SELECT scope, name, owner, role, fence, depth, granted_at, expires_at, lapsed, waiters
+		FROM leaselock.lease_peek('held')})
+{
+	my $answer = $on->safe_psql('postgres', $query);
+
+	like($answer, qr/worker/, 'standby: status answers');
+	is($answer, $primary->safe_psql('postgres', $query),
+		'standby: as the primary does');
+	is( $on->safe_psql('postgres',
+			"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; $query"),
+		$answer, 'standby: in REPEATABLE READ, too');
+}
+is( $on->safe_psql('postgres',
+		q{SELECT remaining_ms BETWEEN 1 AND 300000 FROM leaselock.lease_peek('held')}),
+	't', 'standby: time goes on');
+is( $on->safe_psql('postgres', q{SET ROLE stranger;
+		SELECT count(*) FROM leaselock.lease_status WHERE scope = 'registered'}),
+	'0', 'standby: a registered scope is closed');
+is($on->safe_psql('postgres',
+		q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'}),
+	'0', 'standby: nothing is locked');
+$primary->safe_psql('postgres', "SELECT leaselock.lease_release('$ticket')");
+$primary->wait_for_catchup($on);
+is($on->safe_psql('postgres',
+		q{SELECT owner FROM leaselock.lease_peek('held')}),
+	'waiter', 'standby: it follows');
+
+# ---------------------------------------------------------------------
+# The standbys lose the connection, and the primary goes on
+# ---------------------------------------------------------------------
+
+# The third has seen nothing of what follows at all, the second up to here, the
+# first some more.
+sub cut_off
+{
+	my ($node) = @_;
+
+	$node->append_conf('postgresql.conf', "primary_conninfo = ''");
+	$node->reload;
+	$node->poll_query_until('postgres',
+		'SELECT count(*) = 0 FROM pg_stat_wal_receiver')
+	  or die 'the WAL receiver does not stop';
+	return;
+}
+
+cut_off($standby{third});
+grants_on($primary, 3, @locks);
+$primary->wait_for_catchup($standby{second});
+cut_off($standby{second});
+grants_on($primary, 3, @locks);
+$primary->wait_for_catchup($standby{first});
+cut_off($standby{first});
+
+# the last grants are lost to all of them: of locks that they know, of one whose
+# row is pruned on the primary, and of new ones
+my $target_lsn = $primary->safe_psql('postgres',
+	q{SELECT pg_switch_wal(); SELECT pg_current_wal_lsn()}) =~ s/.*\n//r;
+grants_on($primary, 20, @locks);
+$primary->safe_psql('postgres', qq{
+	SELECT FROM leaselock.lease_peek('$pruned') p, leaselock.lease_break(p.name, p.fence)});
+is( $primary->safe_psql('postgres', qq{
+		LOAD 'leaselock'; SET leaselock.clock_offset = '30 min';
+		SELECT leaselock.lease_prune('20 min', 1000) > 0;
+		SELECT count(*) FROM leaselock.locks WHERE name = '$pruned'}),
+	"t\n0", 'the primary prunes');
+grants_on($primary, 2, $pruned, 'new', @bumped);
+my %lost = %newest;
+
+# ---------------------------------------------------------------------
+# One promotion
+# ---------------------------------------------------------------------
+
+my $first = $standby{first};
+$first->promote;
+$first->poll_query_until('postgres', 'SELECT NOT pg_is_in_recovery()')
+  or die 'the standby is not promoted';
+cmp_ok(
+	$first->safe_psql('postgres',
+		q{SELECT fence FROM leaselock.lease_peek('lost')}),
+	'<', $newest{lost}, 'the standby has lost grants');
+is( $first->safe_psql('postgres',
+		"SELECT leaselock.fence_check('lost', $lost{lost}, allow_lapsed => true)"),
+	'f', 'promoted: it knows nothing of them');
+grows($first, $_, 'promoted') foreach @locks, $pruned, 'new', 'newer';
+grows($first, $_, 'promoted, after a fence_bump') foreach @bumped;
+is(timeline($first), 2, 'promoted: timeline 2');
+
+# the old primary is alive and grants, both go on, and the new one's are above
+foreach my $round (1 .. 5)
+{
+	my %new = %newest;
+
+	foreach my $name (@locks, $pruned, 'new')
+	{
+		my $old = grant($primary, $name);
+
+		cmp_ok($old, '>', $lost{$name}, "the old primary goes on: $name");
+		cmp_ok($old, '<', $new{$name},
+			"its fence is below the new one's: $name");
+		$lost{$name} = $old;
+	}
+	grows($first, $_, "beside the old primary, $round") foreach @locks, $pruned;
+}
+
+# whoever has a fence of the old primary writes nothing on the new one
+foreach my $name (@locks, $pruned, 'new')
+{
+	is( outcome($first, qq{
+			BEGIN;
+			SELECT FROM leaselock.fence_assert('$name', $lost{$name}, allow_lapsed => true);
+			INSERT INTO written VALUES ($lost{$name});
+			COMMIT}),
+		'LS001', "a fence of the old primary is stale: $name");
+}
+is($first->safe_psql('postgres', 'SELECT count(*) FROM written'),
+	'0', 'and nothing is written');
+
+# what was replicated is as it was
+is( $first->safe_psql('postgres',
+		"SELECT state, owner FROM leaselock.lease_get('$waiting')"),
+	'held|waiter', 'a ticket that was replicated is still held');
+is( $first->safe_psql('postgres',
+		"SELECT state FROM leaselock.lease_renew('$waiting')"),
+	'held', 'and can be renewed');
+is(outcome($first, q{SET ROLE stranger; SELECT leaselock.lease_acquire('x', 'y', scope => 'registered')}),
+	'42501', 'a registered scope is closed');
+my $session = $first->background_psql('postgres', on_error_stop => 0);
+
+# ---------------------------------------------------------------------
+# Two promotions in a row
+# ---------------------------------------------------------------------
+
+# a standby of the new primary, which loses its last grants in its turn
+$first->backup('base');
+my $cascade = PostgreSQL::Test::Cluster->new('cascade');
+$cascade->init_from_backup($first, 'base', has_streaming => 1);
+$cascade->start;
+$first->wait_for_catchup($cascade);
+cut_off($cascade);
+grants_on($first, 20, @locks, $pruned);
+
+# it is connected over the promotion, and so is a session
+my $over = $cascade->background_psql('postgres', on_error_stop => 0);
+$over->query_safe(q{SELECT count(*) FROM leaselock.lease_status});
+$cascade->promote;
+$cascade->poll_query_until('postgres', 'SELECT NOT pg_is_in_recovery()')
+  or die 'the standby is not promoted';
+my $held_over = $over->query_safe(q{
+	DO $$ BEGIN
+		PERFORM leaselock.lease_break(name, fence) FROM leaselock.lease_peek('lost');
+	END $$;
+	SELECT leaselock.try_lock('lost', 'session', '1 h')});
+cmp_ok($held_over, '>', $newest{lost},
+	'promoted twice: the fence grows in a session that was there before');
+$newest{lost} = $held_over;
+$over->quit;
+grows($cascade, $_, 'promoted twice') foreach @locks, $pruned, 'new', 'newer';
+is(timeline($cascade), 3, 'promoted twice: timeline 3');
+my %third = %newest;
+foreach my $round (1 .. 3)
+{
+	foreach my $name (@locks)
+	{
+		cmp_ok(grant($primary, $name), '<', $third{$name},
+			"the first primary stays below: $name");
+		cmp_ok(grant($first, $name), '<', $third{$name},
+			"the second primary stays below: $name");
+	}
+	grows($cascade, $_, "beside both, $round") foreach @locks;
+}
+$cascade->stop;
+
+# ---------------------------------------------------------------------
+# A standby that never saw timeline 2: it follows it after all, cascading
+# ---------------------------------------------------------------------
+
+# The second standby of the first primary is pointed to the new one, and then
+# loses the last of its grants.
+my $second = $standby{second};
+$second->enable_streaming($first);
+$second->append_conf('postgresql.conf', "recovery_target_timeline = 'latest'");
+$second->restart;
+$first->wait_for_catchup($second);
+cut_off($second);
+grants_on($first, 10, @locks);
+$second->promote;
+$second->poll_query_until('postgres', 'SELECT NOT pg_is_in_recovery()')
+  or die 'the standby is not promoted';
+my %above = map { $_ => grant($second, $_) } @locks;
+cmp_ok($above{$_}, '>', grant($first, $_), "a re-pointed standby is above: $_")
+  foreach @locks;
+cmp_ok(grant($second, $_), '>', grant($primary, $_),
+	"and above the first primary: $_") foreach @locks;
+$second->stop;
+$session->quit;
+
+# The third, which has seen nothing of timeline 2 and cannot know of it: it makes
+# one of that number as well, and the clock alone puts it above what was given
+# before it was promoted.
+my $third = $standby{third};
+my %given = map { $_ => grant($first, $_) } @locks;
+$third->promote;
+$third->poll_query_until('postgres', 'SELECT NOT pg_is_in_recovery()')
+  or die 'the standby is not promoted';
+is(timeline($third), 2, 'a standby that never saw timeline 2 makes one');
+cmp_ok(grant($third, $_), '>', $given{$_},
+	"its fences are above those given before: $_") foreach @locks;
+$third->stop;
+
+# ---------------------------------------------------------------------
+# Recovery to a point in time before the last grants
+# ---------------------------------------------------------------------
+
+%newest = ();
+grants_on($primary, 3, @locks, $pruned, 'new');
+$primary->safe_psql('postgres', 'SELECT pg_switch_wal()');
+my $last_wal = $primary->safe_psql('postgres',
+	"SELECT pg_walfile_name('$target_lsn'::pg_lsn)");
+$primary->poll_query_until('postgres', qq{
+	SELECT last_archived_wal >= '$last_wal' FROM pg_stat_archiver})
+  or die 'WAL is not archived';
+
+my $in_time = PostgreSQL::Test::Cluster->new('in_time');
+$in_time->init_from_backup($primary, 'base', has_restoring => 1, standby => 0);
+$in_time->append_conf('postgresql.conf', qq{
+recovery_target_lsn = '$target_lsn'
+recovery_target_inclusive = on
+recovery_target_action = 'promote'
+recovery_target_timeline = 'current'
+});
+$in_time->start;
+$in_time->poll_query_until('postgres', 'SELECT NOT pg_is_in_recovery()')
+  or die 'the recovery does not end';
+cmp_ok(
+	$in_time->safe_psql('postgres',
+		q{SELECT fence FROM leaselock.lease_peek('lost')}),
+	'<', $newest{lost}, 'point in time: the last grants are not there');
+cmp_ok(timeline($in_time), '>', 1, 'point in time: a new timeline');
+my %first_of = map { $_ => grant($in_time, $_) } @locks, $pruned, 'new';
+foreach my $name (sort keys %first_of)
+{
+	cmp_ok($first_of{$name}, '>', $newest{$name},
+		"point in time: the fence of $name grows");
+	cmp_ok($first_of{$name}, '>', grant($primary, $name),
+		"point in time: above what the old server still gives: $name");
+}
+
+# ---------------------------------------------------------------------
+
+foreach my $node ($primary, $in_time, $cascade, values %standby)
+{
+	my @internal = grep { / XX\w{3} / || / PANIC:/ }
+	  split /\n/, slurp_file($node->logfile);
+	is_deeply(\@internal, [], $node->name . ': no internal error in the log');
+}
+$_->stop foreach $in_time, $first, $primary;
+
+done_testing();

@@ -1,0 +1,254 @@
+# pg_upgrade: the leases and tickets of before live on, and fences grow, although
+# the new cluster begins at timeline 1.  Within one major always; from an older
+# major where OLD_PG_CONFIG names its pg_config, or where one is installed
+# beside this one, with leaselock built for it.
+
+use strict;
+use warnings FATAL => 'all';
+
+use Cwd qw(abs_path);
+use File::Basename qw(dirname);
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+# The output of a query, or the SQLSTATE of its error
+sub outcome
+{
+	my ($node, $sql) = @_;
+	my ($rc, $out, $err) =
+	  $node->psql('postgres', "\\set VERBOSITY sqlstate\n$sql");
+
+	return $rc == 0 ? $out : $err =~ /ERROR:\s+(\w{5})/ ? $1 : $err;
+}
+
+sub setting
+{
+	my ($pg_config, $name) = @_;
+	my $value = `'$pg_config' --$name`;
+
+	chomp $value;
+	return $value;
+}
+
+sub major
+{
+	my ($pg_config) = @_;
+	return setting($pg_config, 'version') =~ /(\d+)/ ? $1 : 0;
+}
+
+# ---------------------------------------------------------------------
+# Which servers are at hand
+# ---------------------------------------------------------------------
+
+# the programs of the server under test come first in PATH
+my ($new_bin) = grep { -x "$_/postgres" && -x "$_/pg_upgrade" } split /:/, $ENV{PATH};
+plan skip_all => 'no pg_upgrade beside the server under test'
+  unless defined $new_bin;
+my $new_major = major("$new_bin/pg_config");
+my @old = ({ what => 'the same major', bin => $new_bin });
+my %skipped;
+
+my @candidates = ($ENV{OLD_PG_CONFIG} // ());
+push @candidates, glob(dirname(dirname($new_bin)) . '/*/bin/pg_config')
+  unless @candidates;
+foreach my $pg_config (@candidates)
+{
+	my $major = major($pg_config);
+	my $bin = dirname(abs_path($pg_config) // $pg_config);
+
+	next if $major == $new_major;
+	if ($major == 0 || $major > $new_major)
+	{
+		$skipped{"major $major"} = 'it is no older server';
+	}
+	elsif (!-x "$bin/postgres" || !-x "$bin/initdb")
+	{
+		$skipped{"major $major"} = 'it has no server';
+	}
+	elsif (!-e setting($pg_config, 'pkglibdir') . '/leaselock.so')
+	{
+		$skipped{"major $major"} = 'leaselock is not installed there';
+	}
+	else
+	{
+		push @old, { what => "major $major", bin => $bin };
+	}
+}
+$skipped{'an older major'} =
+  'none is at hand: set OLD_PG_CONFIG to the pg_config of one, with leaselock built for it'
+  if @old == 1 && !%skipped;
+
+# ---------------------------------------------------------------------
+
+my $serial = 0;
+foreach my $old_server (@old)
+{
+	my $what = $old_server->{what};
+	my $same = $old_server->{bin} eq $new_bin;
+
+	$serial++;
+	my $old = PostgreSQL::Test::Cluster->new("old$serial",
+		$same ? () : (install_path => dirname($old_server->{bin})));
+	$old->init(allows_streaming => 1);
+	$old->append_conf('postgresql.conf', "autovacuum = off\nlog_statement = none");
+	$old->start;
+
+	$old->safe_psql('postgres', q{
+		CREATE EXTENSION leaselock;
+		CREATE ROLE team; CREATE ROLE stranger;
+		CREATE TABLE guarded (fence bigint);
+		CREATE TRIGGER guard BEFORE INSERT OR UPDATE ON guarded FOR EACH ROW
+			EXECUTE FUNCTION leaselock.fence_guard('column', 'fence', 'ticket');
+		CREATE TABLE checked (fence bigint);
+		ALTER TABLE checked ADD CONSTRAINT guard
+			CHECK (leaselock.fence_check('ticket', fence)) NOT VALID;
+		SELECT FROM leaselock.lease_scope_create('registered', 'team')});
+
+	# a timeline ahead, as after failovers: the new cluster begins at 1 again,
+	# 64 s behind for each
+	$old->stop;
+	foreach my $promotion (1, 2)
+	{
+		$old->set_standby_mode;
+		$old->start;
+		$old->promote;
+		$old->poll_query_until('postgres', 'SELECT NOT pg_is_in_recovery()')
+		  or die 'not promoted';
+		$old->safe_psql('postgres', 'CHECKPOINT');
+		$old->stop;
+	}
+	$old->start;
+
+	my %fence;
+	foreach my $grant (1 .. 3)
+	{
+		$old->safe_psql('postgres', q{SELECT leaselock.lease_release_all('worker')});
+		$fence{ticket} = $old->safe_psql('postgres', qq{
+			SELECT fence FROM leaselock.lease_acquire('ticket', 'worker', '300 s',
+				request_id => '00000000-0000-0000-0000-00000000000$grant')});
+		$old->safe_psql('postgres', qq{
+			INSERT INTO guarded VALUES ($fence{ticket});
+			INSERT INTO checked VALUES ($fence{ticket})});
+	}
+	my $ticket = $old->safe_psql('postgres',
+		q{SELECT ticket FROM leaselock.lease_tickets WHERE name = 'ticket'});
+	my $waiting = $old->safe_psql('postgres', q{
+		SELECT ticket FROM leaselock.lease_acquire('ticket', 'waiter', wait => '300 s')});
+	$fence{named} = $old->safe_psql('postgres',
+		q{SELECT leaselock.try_lock('named', 'worker', '1 h')});
+	$fence{released} = $old->safe_psql('postgres', q{
+		SELECT leaselock.try_lock('released', 'worker', '1 h');
+		SELECT FROM leaselock.release_lock('released', 'worker')}) =~ s/\n.*//sr;
+
+	# one that was pruned, so that the floor remembers it
+	$fence{pruned} = $old->safe_psql('postgres',
+		q{SELECT leaselock.try_lock('pruned', 'worker', '1 s')});
+	$old->poll_query_until('postgres', q{
+		SELECT leaselock.lease_prune('1 s') IS NOT NULL AND
+			NOT EXISTS (SELECT FROM leaselock.locks WHERE name = 'pruned')})
+	  or die 'not pruned';
+
+	my $status = q{
+		SELECT scope, name, owner, role, fence, depth, granted_at, expires_at, lapsed, waiters
+		FROM leaselock.lease_status ORDER BY name};
+	my $tickets = q{
+		SELECT name, owner, role, ticket, state, position, expires_at, wait_until
+		FROM leaselock.lease_tickets ORDER BY name, owner};
+	my %before = (
+		status => $old->safe_psql('postgres', $status),
+		tickets => $old->safe_psql('postgres', $tickets),
+		home => $old->safe_psql('postgres', 'SELECT id FROM leaselock.installation'));
+	$old->stop;
+
+	my $new = PostgreSQL::Test::Cluster->new("new$serial");
+	$new->init;
+	$new->append_conf('postgresql.conf', "autovacuum = off\nlog_statement = none
+log_line_prefix = '%m [%p] %e %q%a '");
+	my $folder = PostgreSQL::Test::Utils::tempdir_short();
+	chdir $folder or die "could not change to the folder: $!";
+	command_ok(
+		[
+			'pg_upgrade', '--no-sync', '-d', $old->data_dir, '-D', $new->data_dir,
+			'-b', $old_server->{bin}, '-B', $new_bin, '-s', $folder,
+			'-p', $old->port, '-P', $new->port
+		],
+		"$what: pg_upgrade");
+	chdir '/';
+	$new->start;
+
+	# the leases of before are live
+	is($new->safe_psql('postgres', 'SELECT id FROM leaselock.installation'),
+		$before{home}, "$what: it is the same installation");
+	is($new->safe_psql('postgres', $status), $before{status}, "$what: the status");
+	is($new->safe_psql('postgres', $tickets), $before{tickets}, "$what: the tickets");
+	is( $new->safe_psql('postgres',
+			"SELECT state, fence FROM leaselock.lease_get('$ticket')"),
+		"held|$fence{ticket}", "$what: the ticket is held");
+	is( $new->safe_psql('postgres',
+			"SELECT state FROM leaselock.lease_renew('$ticket', '300 s')"),
+		'held', "$what: and can be renewed");
+	is( $new->safe_psql('postgres', qq{
+			SELECT leaselock.fence_check('ticket', $fence{ticket}),
+				leaselock.fence_check('named', $fence{named})}),
+		't|t', "$what: the fences are good");
+	is( $new->safe_psql('postgres', q{
+			SELECT ticket FROM leaselock.lease_acquire('ticket', 'worker',
+				request_id => '00000000-0000-0000-0000-000000000003')}),
+		$ticket, "$what: a retry finds its ticket");
+	is( $new->safe_psql('postgres',
+			q{SELECT leaselock.try_lock('named', 'rival', '1 h') IS NULL}),
+		't', "$what: the named hold keeps others out");
+	is( $new->safe_psql('postgres', "BEGIN ISOLATION LEVEL SERIALIZABLE;
+			SELECT leaselock.fence_check('ticket', $fence{ticket}); COMMIT"),
+		't', "$what: an older grant than the snapshot, also by its transaction id");
+	is(outcome($new, "INSERT INTO guarded VALUES ($fence{ticket})"),
+		'', "$what: a guarded row is written");
+	is(outcome($new, "INSERT INTO checked VALUES ($fence{ticket})"),
+		'', "$what: so is a checked one");
+	is($new->safe_psql('postgres', 'SELECT count(*) FROM guarded, checked'),
+		'16', "$what: the rows are there");
+	is( outcome($new, q{SET ROLE stranger;
+			SELECT leaselock.lease_acquire('x', 'y', scope => 'registered')}),
+		'42501', "$what: the registered scope is closed");
+
+	# the queue goes on
+	is( $new->safe_psql('postgres',
+			"SELECT state FROM leaselock.lease_release('$ticket')"),
+		'released', "$what: the ticket is released");
+	my ($state, $promoted) = split /\|/, $new->safe_psql('postgres',
+		"SELECT state, fence FROM leaselock.lease_get('$waiting')");
+	is($state, 'held', "$what: the waiter has its turn");
+	cmp_ok($promoted, '>', $fence{ticket}, "$what: its fence grows");
+	is(outcome($new, "INSERT INTO guarded VALUES ($fence{ticket})"),
+		'LS001', "$what: the fence of before is stale");
+
+	# fences grow, though the timeline is 1 again
+	is(substr($new->safe_psql('postgres',
+				'SELECT pg_walfile_name(pg_current_wal_lsn())'), 0, 8),
+		'00000001', "$what: timeline 1");
+	$new->safe_psql('postgres', q{SELECT FROM leaselock.release_lock('named', 'worker')});
+	foreach my $name (qw(named released pruned))
+	{
+		cmp_ok(
+			$new->safe_psql('postgres',
+				"SELECT leaselock.try_lock('$name', 'next', '1 h')"),
+			'>', $fence{$name}, "$what: the fence of $name grows");
+	}
+	cmp_ok(
+		$new->safe_psql('postgres', 'SELECT leaselock.fence_bump()'),
+		'>', $promoted, "$what: and the floor can be raised");
+
+	my @internal = grep { / XX\w{3} / || / PANIC:/ }
+	  split /\n/, slurp_file($new->logfile);
+	is_deeply(\@internal, [], "$what: no internal error in the log");
+	$new->stop;
+}
+
+SKIP:
+{
+	skip join('; ', map { "$_: $skipped{$_}" } sort keys %skipped), 1 if %skipped;
+	ok(1, 'another major was at hand');
+}
+
+done_testing();
