@@ -97,8 +97,8 @@ is(as('dbowner', 'DROP EXTENSION leaselock'), '', 'the owner can');
 is(as('dbowner', q{SELECT count(*) FROM pg_namespace WHERE nspname = 'leaselock'}), '0', 'nothing is left');
 is(as('dbowner', 'CREATE EXTENSION leaselock'), '', 'and create it again');
 is(as('dbowner', 'SELECT leaselock.lease_prune()'), '0', 'and operate it');
-# the floor went with the tables, and had been raised ahead of the clock
-is(as('dbowner', qq{SELECT leaselock.fence_bump() > $fence}), 't', 'and raise the floor again');
+# the floor went with the tables, and had been raised ahead of the clock, several times
+is(as('dbowner', qq{SELECT max(floor) > $fence FROM (SELECT leaselock.fence_bump() AS floor FROM generate_series(1, 5)) b}), 't', 'and raise the floor again');
 is(as('member', qq{SELECT fence > $fence FROM leaselock.lease_acquire('job', 'w', scope => 'team')}), 't', 'and the fences went on');
 
 # a planted schema is not adopted
