@@ -130,6 +130,7 @@ ISOLATION = \
 	scope_hostile \
 	serializable_renew \
 	serializable_takeover \
+	ticket_queue \
 	try_hang \
 	wait_cancel \
 	wait_levels \

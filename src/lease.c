@@ -265,7 +265,8 @@ try_enqueue(Call *call, const LeaseRequest *request, TimestampTz until,
 /*
  * Waits for whoever kept a try from its goal, so that another is worth it.
  * False if there is no time left, or waiting is not allowed: whoever has the
- * name tag of the lock from an earlier call only tries for the others.
+ * name tag or a ticket tag of the lock from an earlier call only tries for the
+ * others.
  */
 static bool
 wait_for_outcome(Outcome outcome, const LeaseRequest *request,
@@ -278,7 +279,7 @@ wait_for_outcome(Outcome outcome, const LeaseRequest *request,
 		wait_for_name_tag(&request->key, NAME_KEEP, until, first);
 		return true;
 	}
-	if (has_name_tag(&request->key))
+	if (has_name_tag(&request->key) || has_ticket_tag(&request->key))
 		return false;
 	if (outcome == BUSY_TICKET)
 		wait_for_ticket_tag(&request->key, request->request_id, until, first);

@@ -268,6 +268,8 @@ extern int	compare_lock_keys(const LockKey *a, const LockKey *b);
 extern bool try_name_tag(TagSet *set, const LockKey *key, LOCKMODE mode);
 extern void wait_name_tag(TagSet *set, const LockKey *key, LOCKMODE mode);
 extern bool has_name_tag(const LockKey *key);
+extern bool has_ticket_tag(const LockKey *key);
+extern void forget_ticket_tags(void);
 extern bool try_ticket_tag(TagSet *set, const LockKey *key,
 						   const pg_uuid_t *request_id);
 extern void wait_ticket_tag(TagSet *set, const LockKey *key,

@@ -19,8 +19,9 @@
  *	prune	 ExclusiveLock, by whoever removes rows.
  *
  * Who holds a name tag only tries for queue and ticket tags; who holds a
- * ticket tag only tries for a queue tag; a name tag may be waited for at any
- * time.  Only releases, renewals and commits wait in line for a name tag:
+ * ticket tag only tries for a queue tag and for other ticket tags of that
+ * lock; a name tag may be waited for at any time.  This holds whether the tag
+ * was taken in this call or in an earlier one of the transaction.  Only releases, renewals and commits wait in line for a name tag:
  * a grant that stood in line would hold up the renewals and fenced commits
  * behind it.
  *
@@ -46,6 +47,15 @@
 
 /* How long most transactions keep a tag at the longest. */
 #define BRIEF_SLEEP_MS	10
+
+/* The ticket tags that this transaction has taken. */
+typedef struct TicketTag
+{
+	uint64		lock_hash;
+	LOCKTAG		tag;
+} TicketTag;
+
+static List *ticket_tags = NIL;
 
 /* The hash covers the lengths, so that ("ab","c") and ("a","bc") differ. */
 LockKey
@@ -220,6 +230,55 @@ set_ticket_tag(LOCKTAG *tag, LockTagClass class, const LockKey *key,
 			hash_bytes_extended(request_id->data, UUID_LEN, key->hash));
 }
 
+/*
+ * Notes a ticket tag that the transaction takes, unless it is noted.  The note
+ * may outlive the tag, which a rolled-back savepoint gives back.
+ */
+static void
+note_ticket_tag(const LockKey *key, const LOCKTAG *tag)
+{
+	MemoryContext context;
+	TicketTag  *note;
+	ListCell   *cell;
+
+	foreach(cell, ticket_tags)
+	{
+		if (memcmp(&((TicketTag *) lfirst(cell))->tag, tag,
+				   sizeof(LOCKTAG)) == 0)
+			return;
+	}
+	context = MemoryContextSwitchTo(TopTransactionContext);
+	note = palloc(sizeof(TicketTag));
+	note->lock_hash = key->hash;
+	note->tag = *tag;
+	ticket_tags = lappend(ticket_tags, note);
+	MemoryContextSwitchTo(context);
+}
+
+/* Whether this transaction has the tag of some ticket of the lock. */
+bool
+has_ticket_tag(const LockKey *key)
+{
+	ListCell   *cell;
+
+	foreach(cell, ticket_tags)
+	{
+		TicketTag  *note = (TicketTag *) lfirst(cell);
+
+		if (note->lock_hash == key->hash &&
+			tag_is_held(&note->tag, ExclusiveLock))
+			return true;
+	}
+	return false;
+}
+
+/* The transaction has ended, and with it the memory that the notes are in. */
+void
+forget_ticket_tags(void)
+{
+	ticket_tags = NIL;
+}
+
 /* Tries for a ticket tag; true if the transaction has it now. */
 bool
 try_ticket_tag(TagSet *set, const LockKey *key, const pg_uuid_t *request_id)
@@ -227,7 +286,10 @@ try_ticket_tag(TagSet *set, const LockKey *key, const pg_uuid_t *request_id)
 	LOCKTAG		tag;
 
 	set_ticket_tag(&tag, TAG_TICKET, key, request_id);
-	return try_tag(set, &tag, ExclusiveLock);
+	if (!try_tag(set, &tag, ExclusiveLock))
+		return false;
+	note_ticket_tag(key, &tag);
+	return true;
 }
 
 /* Waits for a ticket tag. */
@@ -237,10 +299,12 @@ wait_ticket_tag(TagSet *set, const LockKey *key, const pg_uuid_t *request_id)
 	LOCKTAG		tag;
 
 	set_ticket_tag(&tag, TAG_TICKET, key, request_id);
-	if (try_tag(set, &tag, ExclusiveLock))
-		return;
-	wait_tag(&tag, ExclusiveLock, key);
-	remember_tag(set, &tag, ExclusiveLock);
+	if (!try_tag(set, &tag, ExclusiveLock))
+	{
+		wait_tag(&tag, ExclusiveLock, key);
+		remember_tag(set, &tag, ExclusiveLock);
+	}
+	note_ticket_tag(key, &tag);
 }
 
 /* Tries for the queue tag; true if the transaction has it now. */

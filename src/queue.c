@@ -193,14 +193,16 @@ grant_mode(const Call *call, const Identity *who, bool for_hold)
 
 /*
  * Takes the ticket tag of a waiting ticket, in line if the caller may wait.
- * Who has the name tag of that lock, from an earlier call, only tries.
+ * Who has the name tag, or another ticket tag, of that lock from an earlier
+ * call only tries.
  */
 static bool
 get_ticket_tag(Call *call, const LeaseTicket *ticket, int flags)
 {
 	if (try_ticket_tag(&call->tags, &ticket->key, &ticket->request_id))
 		return true;
-	if (!(flags & LOOK_MAY_WAIT) || has_name_tag(&ticket->key))
+	if (!(flags & LOOK_MAY_WAIT) || has_name_tag(&ticket->key) ||
+		has_ticket_tag(&ticket->key))
 		return false;
 	wait_ticket_tag(&call->tags, &ticket->key, &ticket->request_id);
 	return true;
@@ -453,7 +455,7 @@ cancel_wait(Call *call, LeaseTicket *ticket, LeaseState as)
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("could not end the wait for lock \"%s\" in scope \"%s\"",
 						ticket->key.name, ticket->key.scope),
-				 errdetail("Another transaction works on the same ticket, and this transaction has changed the lock."),
+				 errdetail("Another transaction works on the same ticket, and this transaction has changed the lock or another of its tickets."),
 				 errhint("End the wait in a transaction of its own.")));
 	load_call(call, &ticket->key);
 	reload_ticket(ticket);

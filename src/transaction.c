@@ -120,6 +120,7 @@ leaselock_xact_callback(XactEvent event, void *arg)
 		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PREPARE:
 			fences_end();
+			forget_ticket_tags();
 			lease_changed_by = InvalidSubTransactionId;
 			losable_end = InvalidXLogRecPtr;
 			break;
