@@ -10,7 +10,8 @@
 # needed, and no cluster of this machine sees the build.
 #
 # Variables: PG_CONFIG, PG_MAJOR (which to install, if none is there), PG_CFLAGS,
-# CI=true (warnings are errors), KEEP=1 (the work folder stays).
+# CI=true (warnings are errors, and what poolers and drivers need is installed),
+# LEASELOCK_SEED (repeats a random test), KEEP=1 (the work folder stays).
 
 say() { printf '%s\n' "$*"; }
 die() { say "$0: $*" >&2; exit 1; }
@@ -60,6 +61,27 @@ install_packages() {
 	return 0
 }
 
+# What only the tests of poolers and drivers need, where the drivers' languages are
+# at hand.  On a machine that is not CI's nothing is installed for them, and they
+# are skipped, as they are wherever something cannot be had; they say so.
+install_clients() {
+	local package list=
+	[ "${CI:-}" = true ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return 0
+	[[ " ${SUITES:-tap} " == *" tap "* ]] || return 0
+	for package in pgbouncer python3-psycopg python3-psycopg2 libpostgresql-jdbc-java; do
+		[[ $package != *-java ]] || command -v javac >/dev/null || continue
+		dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed || list="$list $package"
+	done
+	if [ "$list" ]; then
+		say "installing$list"
+		apt update
+		apt install -y --no-install-recommends $list || say "could not install$list" >&2
+	fi
+	# node looks for modules in the folders above the program
+	! command -v npm >/dev/null || npm install --silent --no-audit --no-fund --prefix "$work" pg >"$work/npm.log" 2>&1 </dev/null ||
+		{ cat "$work/npm.log"; say "could not install node-postgres"; } >&2
+}
+
 # Servers under the work folder are ours; one may be left where a driver was killed.
 stop_servers() {
 	local pids file try
@@ -84,6 +106,7 @@ outer() {
 	trap 'exit 130' INT
 	trap 'exit 143' TERM HUP
 	install_packages
+	[ "$1" != run ] || install_clients
 	mkdir "$work/src" "$work/tmp"
 	tar -C "$top" --exclude=./.git -cf - . | tar -C "$work/src" --no-same-owner -xf - || die "could not copy the source"
 	chmod 755 "$work"
@@ -99,6 +122,7 @@ outer() {
 	set -m
 	$as env -i PATH="$PATH" HOME="$work" TMPDIR="$work/tmp" LC_ALL=C.UTF-8 LEASELOCK_WORK="$work" \
 		PG_CONFIG="${PG_CONFIG:-pg_config}" PG_CFLAGS="${PG_CFLAGS:-}" CI="${CI:-}" \
+		LEASELOCK_SEED="${LEASELOCK_SEED:-}" \
 		SUITES="${SUITES:-}" REGRESS="${REGRESS:-}" ISOLATION="${ISOLATION:-}" PROVE_TESTS="${PROVE_TESTS:-}" \
 		"test/$1" </dev/null &
 	inner=$!
@@ -139,5 +163,11 @@ build() {
 	[ "${CI:-}" != true ] || flags="$flags -Werror"
 	clang=$(sed -n 's/^CLANG *= *//p' "$(dirname "$("$PG_CONFIG" --pgxs)")/../Makefile.global")
 	command -v "${clang:-none}" >/dev/null || llvm=with_llvm=no
-	make -s $llvm clean checkver && make -s $llvm PG_CFLAGS="$flags" all && make -s $llvm install
+	make -s $llvm clean checkver || return
+	# another compiler warns of other things
+	if [ "${CI:-}" = true ] && [ ! "$llvm" ] && [[ $flags != *-fsanitize* ]]; then
+		make -s with_llvm=no CC="$clang" PG_CFLAGS="$flags -Wno-unknown-warning-option -Wno-ignored-optimization-argument" all &&
+			make -s with_llvm=no clean || return
+	fi
+	make -s $llvm PG_CFLAGS="$flags" all && make -s $llvm install
 }

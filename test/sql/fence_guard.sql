@@ -469,7 +469,7 @@ DROP TABLE guarded_long;
 -- fail: a generated column, whose new value is not there yet when the trigger
 -- fires; the UPDATE would take the row to another lock
 SELECT leaselock.try_lock('fence_guard.2', 'w', '60 s') AS two \gset
-CREATE TABLE guarded_generated (id int, fence bigint, name text GENERATED ALWAYS AS ('fence_guard.' || id) STORED);
+CREATE TABLE guarded_generated (id int, fence bigint, name text GENERATED ALWAYS AS ('fence_guard.' || id::text) STORED);
 INSERT INTO guarded_generated VALUES (1, 1), (2, :two);
 CREATE TRIGGER guard BEFORE INSERT OR UPDATE ON guarded_generated FOR EACH ROW
 	EXECUTE FUNCTION leaselock.fence_guard('columns', 'fence', 'name');

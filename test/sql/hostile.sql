@@ -176,7 +176,7 @@ DECLARE
 	s text;
 BEGIN
 	FOREACH s IN ARRAY ARRAY['enable_indexscan = off', 'enable_seqscan = off', 'enable_bitmapscan = off', 'enable_tidscan = off',
-		'enable_sort = off', 'row_security = off', 'transform_null_equals = on', 'standard_conforming_strings = off', 'escape_string_warning = on',
+		'enable_sort = off', 'row_security = off', 'transform_null_equals = on',
 		'array_nulls = off', 'quote_all_identifiers = on', 'datestyle = ''SQL, DMY''', 'intervalstyle = iso_8601', 'timezone = ''Asia/Kathmandu''',
 		'extra_float_digits = -15', 'plan_cache_mode = force_custom_plan', 'plan_cache_mode = force_generic_plan', 'jit_above_cost = 0',
 		'constraint_exclusion = on', 'default_transaction_deferrable = on', 'default_transaction_read_only = on', 'synchronous_commit = off',
@@ -185,6 +185,11 @@ BEGIN
 		'lock_timeout = ''1ms''', 'xmlbinary = hex', 'bytea_output = escape', 'client_encoding = sql_ascii', 'plpgsql.check_asserts = on'] LOOP
 		CALL public.calls(s);
 	END LOOP;
+	-- 19 has neither
+	IF current_setting('server_version_num')::int < 190000 THEN
+		CALL public.calls('standard_conforming_strings = off');
+		CALL public.calls('escape_string_warning = on');
+	END IF;
 END $$;
 
 --

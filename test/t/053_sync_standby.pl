@@ -1,0 +1,255 @@
+# Synchronous replication: what was acknowledged is there after the primary was
+# stopped at once and the standby promoted.  And what a caller gives up with
+# synchronous_commit = local or off: such a grant may be missing then, but its
+# fence does not come back, although the old primary goes on granting.
+
+use strict;
+use warnings FATAL => 'all';
+
+use IPC::Run;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+
+my @nodes;
+
+sub started
+{
+	my ($node) = @_;
+
+	$node->start;
+	push @nodes, $node;
+	return $node;
+}
+
+my $primary = PostgreSQL::Test::Cluster->new('first');
+$primary->init(allows_streaming => 1);
+$primary->append_conf('postgresql.conf', qq{
+autovacuum = off
+log_statement = none
+log_line_prefix = '%m [%p] %e %q%a '
+});
+started($primary)->safe_psql('postgres', q{
+CREATE EXTENSION leaselock;
+CREATE TABLE written (client int, turn int, fence bigint);
+});
+
+# A standby that commits wait for
+sub synchronous_standby
+{
+	my ($name) = @_;
+	my $standby = PostgreSQL::Test::Cluster->new($name);
+
+	$primary->backup('base');
+	$standby->init_from_backup($primary, 'base', has_streaming => 1);
+	started($standby);
+	$primary->append_conf('postgresql.conf', "synchronous_standby_names = '$name'");
+	$primary->reload;
+	$primary->poll_query_until('postgres',
+		"SELECT count(*) = 1 FROM pg_stat_replication WHERE application_name = '$name' AND sync_state = 'sync'")
+	  or die 'the standby does not become synchronous';
+	return $standby;
+}
+
+sub promote
+{
+	my ($standby) = @_;
+
+	$standby->promote;
+	$standby->poll_query_until('postgres', 'SELECT NOT pg_is_in_recovery()')
+	  or die 'the standby is not promoted';
+	return;
+}
+
+# ---------------------------------------------------------------------
+# Clients are at work when the primary stops
+# ---------------------------------------------------------------------
+
+my $standby = synchronous_standby('second');
+my $files = PostgreSQL::Test::Utils::tempdir;
+
+# psql prints a line for each call that was acknowledged
+my @clients;
+foreach my $number (0 .. 3)
+{
+	my $level = ('on', 'remote_apply')[ $number % 2 ];
+	my $me = "owner $number";
+	my $in = "SET synchronous_commit = $level;\n";
+	my %client = map { $_ => "$files/$number.$_" } 'in', 'out', 'err';
+
+	foreach my $turn (1 .. 3000)
+	{
+		my $name = "lock $number $turn";
+
+		$in .= qq{
+SELECT 'ticket', ticket, fence FROM leaselock.lease_acquire('$name', '$me', '300 s');
+SELECT 'hold', '$name', leaselock.try_lock('$name', '$me', '1 h', 'holds');
+SELECT ticket AS mine, fence AS fence, state = 'held' AS held FROM leaselock.lease_acquire('shared', '$me', request_id => gen_random_uuid()) \\gset
+\\if :held
+\\echo shared||:fence
+BEGIN;
+INSERT INTO written SELECT $number, $turn, :fence FROM leaselock.fence_assert('shared', :fence);
+COMMIT;
+\\echo written|$number-$turn|:fence
+SELECT 'released', ticket FROM leaselock.lease_release(:'mine');
+\\endif
+};
+	}
+	append_to_file($client{in}, $in);
+	$client{run} = IPC::Run::start(
+		[ 'psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-d', $primary->connstr('postgres'), '-f', $client{in} ],
+		'>', $client{out}, '2>', $client{err});
+	push @clients, \%client;
+}
+
+sleep 2;
+$primary->stop('immediate');
+$_->{run}->finish foreach @clients;
+promote($standby);
+my $old = $primary;
+$primary = $standby;
+$primary->safe_psql('postgres', 'CREATE TABLE told (kind text, subject text, fence bigint)');
+
+my (%told, @rows);
+foreach my $client (@clients)
+{
+	like(slurp_file($client->{err}), qr/connection|terminat|shut/, 'a client was at work');
+	my @lines = slurp_file($client->{out}) =~ /(.*)\n/g;
+	foreach my $line (@lines)
+	{
+		my ($kind, $subject, $fence) = split /\|/, $line, -1;
+		$told{$kind}++;
+		push @rows, join "\t", $kind, $subject, $fence || '\N';
+	}
+}
+note join ', ', map { "$_: $told{$_}" } sort keys %told;
+cmp_ok($told{$_} // 0, '>', 10, "acknowledged: $_") foreach 'ticket', 'hold', 'shared', 'written', 'released';
+$primary->safe_psql('postgres', "COPY told FROM STDIN;\n" . join("\n", @rows) . "\n\\.\n");
+
+is($primary->safe_psql('postgres', q{
+	SELECT count(*) FROM told t, leaselock.lease_get(subject::uuid) g
+		WHERE kind = 'ticket' AND (g.state, g.fence) IS DISTINCT FROM ('held', t.fence)}),
+	'0', 'no acknowledged grant of a ticket is missing');
+is($primary->safe_psql('postgres', q{
+	SELECT count(*) FROM told t LEFT JOIN leaselock.lease_status s ON s.name = t.subject AND s.scope = 'holds'
+		WHERE kind = 'hold' AND s.fence IS DISTINCT FROM t.fence}),
+	'0', 'nor one of a named lock');
+is($primary->safe_psql('postgres', q{
+	SELECT count(*) FROM told t LEFT JOIN written w ON t.subject = w.client || '-' || w.turn
+		WHERE kind = 'written' AND w.fence IS DISTINCT FROM t.fence}),
+	'0', 'nor a fenced write');
+is($primary->safe_psql('postgres', q{
+	SELECT count(*) FROM told t, leaselock.lease_get(subject::uuid) g
+		WHERE kind = 'released' AND g.state <> 'released'}),
+	'0', 'nor a release');
+is($primary->safe_psql('postgres', q{
+	SELECT max(t.fence) <= max(l.fence) FROM told t, leaselock.locks l
+		WHERE kind = 'shared' AND l.name = 'shared'}),
+	't', 'the lock that all took knows its newest acknowledged fence');
+is($primary->safe_psql('postgres', q{
+	SELECT count(*) FROM (SELECT fence FROM told WHERE kind = 'shared' GROUP BY 1 HAVING count(*) > 1) x}),
+	'0', 'no fence was given twice');
+is($primary->safe_psql('postgres', q{
+	SELECT count(*) FROM told t, leaselock.lease_renew(subject::uuid) g
+		WHERE kind = 'ticket' AND g.state <> 'held'}),
+	'0', 'holders go on renewing');
+
+# ---------------------------------------------------------------------
+# No standby answers
+# ---------------------------------------------------------------------
+
+my ($waiting, $kept) = split /\n/, $primary->safe_psql('postgres', q{
+	SELECT FROM leaselock.lease_acquire('turn', 'holder', '300 s');
+	SELECT ticket FROM leaselock.lease_acquire('turn', 'waiter', wait => '300 s');
+	SELECT ticket FROM leaselock.lease_acquire('kept', 'holder', '300 s')}) =~ s/^\n+//r;
+$standby = synchronous_standby('third');
+$standby->stop;
+
+my %request = map { $_ => $primary->safe_psql('postgres', 'SELECT gen_random_uuid()') } 'on', 'local', 'off';
+my ($out, $err) = ('', '');
+my $call = "SELECT state FROM leaselock.lease_acquire('on', 'one', '300 s', request_id => '$request{on}')";
+my $blocked = IPC::Run::start(
+	[ 'psql', '-XAtq', '-d', $primary->connstr('postgres'), '-c', $call ], '>', \$out, '2>', \$err);
+$primary->poll_query_until('postgres',
+	"SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+  or die 'the grant does not wait';
+pass('synchronous_commit = on: a grant waits for the standby');
+my $begun = time;
+is($primary->safe_psql('postgres', q{SELECT state FROM leaselock.lease_acquire('on', 'two')}),
+	'contended', 'and meanwhile the lock is busy');
+cmp_ok(time - $begun, '<', 2, 'without a wait');
+
+my %fence;
+foreach my $level ('local', 'off')
+{
+	$fence{$level} = $primary->safe_psql('postgres', qq{
+		SET synchronous_commit = $level;
+		SELECT fence FROM leaselock.lease_acquire('$level', 'one', '300 s', request_id => '$request{$level}')});
+	like($fence{$level}, qr/^\d+$/, "synchronous_commit = $level: a grant does not wait");
+}
+is($primary->safe_psql('postgres', qq{
+		SET synchronous_commit = local;
+		SELECT state FROM leaselock.lease_renew('$kept')}),
+	'held', 'nor does a renewal');
+
+$primary->stop('immediate');
+$blocked->finish;
+is($out, '', 'the grant that waited was never acknowledged');
+$standby->start;
+promote($standby);
+$old = $primary;
+$primary = $standby;
+
+foreach my $level ('local', 'off')
+{
+	is($primary->safe_psql('postgres', qq{
+			SELECT leaselock.fence_check('$level', $fence{$level}, allow_lapsed => true)}),
+		'f', "synchronous_commit = $level: the grant is lost");
+}
+is($primary->safe_psql('postgres', "SELECT state FROM leaselock.lease_get('$kept')"),
+	'held', 'the grant of before is not');
+is($primary->safe_psql('postgres', "SELECT state, position FROM leaselock.lease_get('$waiting')"),
+	'waiting|1', 'a waiter goes on polling');
+is($primary->safe_psql('postgres', q{
+		SELECT FROM leaselock.lease_release_all('holder');
+		SELECT state FROM leaselock.lease_get('} . $waiting . q{')}) =~ s/^\n+//r,
+	'held', 'and has its turn');
+
+# ---------------------------------------------------------------------
+# The old primary comes back and grants, for it does not know
+# ---------------------------------------------------------------------
+
+$old->append_conf('postgresql.conf', "synchronous_standby_names = ''");
+$old->start;
+foreach my $level (sort keys %request)
+{
+	my ($state, $fence) = split /\|/, $primary->safe_psql('postgres', qq{
+		SELECT state, fence FROM leaselock.lease_acquire('$level', 'one', '300 s', request_id => '$request{$level}')});
+
+	is($state, 'held', "a retry on the new primary gets the lock: $level");
+	cmp_ok($fence, '>', $fence{$level} // 0, 'with a greater fence');
+	foreach my $again (1 .. 5)
+	{
+		my $theirs = $old->safe_psql('postgres', qq{
+			SELECT FROM leaselock.lease_peek('$level') p, leaselock.lease_break('$level', p.fence);
+			SELECT leaselock.try_lock('$level', 'other', '1 h')}) =~ s/^\n+//r;
+
+		cmp_ok($theirs, '<', $fence, "the old primary's stays below, $again");
+		$fence = $primary->safe_psql('postgres', qq{
+			SELECT FROM leaselock.lease_peek('$level') p, leaselock.lease_break('$level', p.fence);
+			SELECT leaselock.try_lock('$level', 'one', '1 h')}) =~ s/^\n+//r;
+		cmp_ok($fence, '>', $theirs, "the new primary's goes on above it, $again");
+	}
+}
+
+# ---------------------------------------------------------------------
+
+foreach my $node (@nodes)
+{
+	is_deeply([ grep { / XX\w{3} / || /PANIC:/ } split /\n/, slurp_file($node->logfile) ],
+		[], $node->name . ': no internal error in the log');
+}
+$_->stop foreach $old, $primary;
+
+done_testing();
