@@ -5,24 +5,19 @@
 use strict;
 use warnings FATAL => 'all';
 
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
+use FindBin;
+use lib $FindBin::RealBin;
+use LeaseTest;
 use Test::More;
-
-my $node = PostgreSQL::Test::Cluster->new('crash');
-$node->init;
 
 # Commits stay in the WAL buffers until somebody flushes them: the WAL writer
 # is kept from doing so behind our back.
-$node->append_conf('postgresql.conf', qq{
+my $node = new_node('crash', qq{
 synchronous_commit = off
 wal_writer_delay = 10s
 wal_writer_flush_after = 1GB
 full_page_writes = off
-autovacuum = off
-log_statement = none
 });
-$node->start;
 $node->safe_psql('postgres', q{
 CREATE EXTENSION leaselock;
 CREATE TABLE control (round int);

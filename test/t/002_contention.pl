@@ -4,59 +4,21 @@
 use strict;
 use warnings FATAL => 'all';
 
-use IPC::Run;
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
+use FindBin;
+use lib $FindBin::RealBin;
+use LeaseTest;
 use Test::More;
 
-my $node = PostgreSQL::Test::Cluster->new('contention');
-$node->init;
-$node->append_conf('postgresql.conf', qq{
+my $node = new_node('contention', qq{
 max_connections = 250
-autovacuum = off
-log_statement = none
-log_line_prefix = '%m [%p] %e %q%a '
 leaselock.lock_timeout = '5min'
 });
-$node->start;
 $node->safe_psql('postgres', q{
 CREATE EXTENSION leaselock;
 CREATE TABLE outcome (name text, client int, fence bigint);
 CREATE TABLE seed (n int);
 INSERT INTO seed VALUES (1);
 });
-
-my $scripts = PostgreSQL::Test::Utils::tempdir();
-
-# Starts pgbench in the background; finish() it, or kill_kill() it
-sub start_pgbench
-{
-	my ($options, %files) = @_;
-	my @command = (
-		'pgbench', '-n', '-h', $node->host, '-p', $node->port,
-		split(' ', $options));
-
-	foreach my $file (sort keys %files)
-	{
-		my $path = "$scripts/$file";
-		unlink $path;
-		append_to_file($path, $files{$file});
-		push @command, '-f', $path;
-	}
-	my $client = { in => '', out => '', err => '' };
-	$client->{run} = IPC::Run::start([ @command, 'postgres' ],
-		'<', \$client->{in}, '>', \$client->{out}, '2>', \$client->{err},
-		IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
-	return $client;
-}
-
-# The errors that the server has logged since the given offset
-sub logged_errors
-{
-	my ($offset) = @_;
-	return grep { / (?:ERROR|FATAL|PANIC):/ }
-	  split /\n/, slurp_file($node->logfile, $offset);
-}
 
 # ---------------------------------------------------------------------
 # 200 first acquires of a name that nobody has used, all at once
@@ -80,6 +42,7 @@ foreach my $case (
 	# keeps one, and pass it together.
 	$gate->query_safe('SELECT pg_advisory_lock(1)');
 	my $clients = start_pgbench(
+		$node,
 		'-c 200 -j 2 -t 1',
 		"first_$name" => qq{
 BEGIN ISOLATION LEVEL $isolation;
@@ -88,11 +51,7 @@ SELECT pg_advisory_xact_lock_shared(1);
 INSERT INTO outcome SELECT '$name', :client_id, ($acquire);
 COMMIT;
 });
-	ok( $node->poll_query_until('postgres', q{
-			SELECT count(*) = 200 FROM pg_locks
-			WHERE locktype = 'advisory' AND objid = 1 AND objsubid = 1
-			AND NOT granted}),
-		"$what: all are at the gate");
+	ok(clients_at_gate($node, 200), "$what: all are at the gate");
 	$gate->query_safe('SELECT pg_advisory_unlock(1)');
 	ok($clients->{run}->finish, "$what: all clients end well")
 	  or diag($clients->{err});
@@ -105,7 +64,7 @@ COMMIT;
 			FROM leaselock.lease_peek('fresh $name') s, outcome o
 			WHERE o.name = '$name' AND o.fence IS NOT NULL}),
 		't|t', "$what: and that one is the holder");
-	is_deeply([ logged_errors($offset) ],
+	is_deeply([ logged_errors($node, $offset) ],
 		[], "$what: no error in the server log");
 }
 $gate->quit;
@@ -177,7 +136,7 @@ foreach my $isolation ('serializable', 'repeatable read')
 				"named_" . substr($isolation, 0, 3) => $named
 			});
 	}
-	is_deeply([ logged_errors($offset) ],
+	is_deeply([ logged_errors($node, $offset) ],
 		[], "eight clients, $isolation: no error in the server log");
 
 	# one row per stretch
@@ -262,6 +221,7 @@ my $committers;
 {
 	local $ENV{PGAPPNAME} = 'committers';
 	$committers = start_pgbench(
+		$node,
 		'-c 32 -j 2 -t 10000000',
 		strict => sprintf($committer, 'false'),
 		lapsed => sprintf($committer, 'true'));
@@ -282,7 +242,7 @@ is( $node->safe_psql('postgres', q{
 		UNION ALL
 		SELECT 'check', 'refused', count(*) FROM written WHERE NOT passed GROUP BY 2}),
 	'', 'and the holder is never told that it has lost it');
-is_deeply([ logged_errors($offset) ],
+is_deeply([ logged_errors($node, $offset) ],
 	[], 'no error in the server log before the lease lapses');
 $old->quit;
 
@@ -307,7 +267,7 @@ is( $node->safe_psql('postgres', qq{
 		SELECT leaselock.fence_check('$name', $fence, '$scope', allow_lapsed => true)}),
 	'f', 'the old fence is stale');
 
-is_deeply([ grep { !/ LS001 committers ERROR:/ } logged_errors($offset) ],
+is_deeply([ grep { !/ LS001 committers ERROR:/ } logged_errors($node, $offset) ],
 	[], 'no error in the server log but stale fences of the committers');
 
 $committers->{run}->kill_kill;

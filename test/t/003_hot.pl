@@ -4,17 +4,12 @@
 use strict;
 use warnings FATAL => 'all';
 
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
+use FindBin;
+use lib $FindBin::RealBin;
+use LeaseTest;
 use Test::More;
 
-my $node = PostgreSQL::Test::Cluster->new('hot');
-$node->init;
-$node->append_conf('postgresql.conf', qq{
-autovacuum = off
-log_statement = none
-});
-$node->start;
+my $node = new_node('hot');
 $node->safe_psql('postgres', 'CREATE EXTENSION leaselock');
 
 # 100 names, each used once by tickets and once by a named hold

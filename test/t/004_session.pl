@@ -5,39 +5,13 @@
 use strict;
 use warnings FATAL => 'all';
 
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
+use FindBin;
+use lib $FindBin::RealBin;
+use LeaseTest;
 use Test::More;
 
-my $node = PostgreSQL::Test::Cluster->new('session');
-$node->init;
-$node->append_conf('postgresql.conf', qq{
-autovacuum = off
-log_statement = none
-});
-$node->start;
+my $node = new_node('session');
 $node->safe_psql('postgres', 'CREATE EXTENSION leaselock');
-
-# A session whose errors show their SQLSTATE and nothing else
-sub session
-{
-	my $session = $node->background_psql('postgres', on_error_stop => 0);
-	$session->query_safe('\set VERBOSITY sqlstate');
-	return $session;
-}
-
-# Runs a query that may fail; returns its output, with the errors after it
-sub outcome
-{
-	my ($session, $sql) = @_;
-
-	$session->{stderr} = '';
-	my $output = $session->query($sql);
-	$output = join "\n", grep { $_ ne '' } $output,
-	  $session->{stderr} =~ /(?:ERROR|FATAL|PANIC):\s+(\w{5})/g;
-	$session->{stderr} = '';
-	return $output;
-}
 
 # ---------------------------------------------------------------------
 # Repeated calls
@@ -204,7 +178,7 @@ $session->quit;
 
 # A fence that was checked cannot be verified any more: the commit may be
 # refused, but not by an internal error.
-$session = session();
+$session = session($node);
 outcome($session, 'BEGIN');
 is(outcome($session, "SELECT leaselock.fence_check('kept', $fence)"),
 	't', 'a fence is checked');
@@ -228,7 +202,7 @@ is( $node->safe_psql('postgres',
 		"SELECT state, fence FROM leaselock.lease_release('$ticket')"),
 	"released|$first", 'released by a third');
 
-$session = session();
+$session = session($node);
 ($ticket, $fence) = split /\|/, outcome($session,
 	q{SELECT ticket, fence FROM leaselock.lease_acquire('pooled', 'worker')});
 foreach my $call (
@@ -285,7 +259,7 @@ SELECT fence, extract(epoch FROM expires_at), extract(epoch FROM expires_at - gr
 	remaining_ms BETWEEN 1 AND %d, lapsed
 	FROM leaselock.lease_peek('%s')};
 my %in = map {
-	my $in = session();
+	my $in = session($node);
 	outcome($in, "SET TimeZone = '$_'");
 	($_ => $in);
 } 'Asia/Seoul', 'America/New_York';

@@ -5,20 +5,13 @@
 use strict;
 use warnings FATAL => 'all';
 
-use IPC::Run;
-use PostgreSQL::Test::Cluster;
+use FindBin;
+use lib $FindBin::RealBin;
+use LeaseTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = PostgreSQL::Test::Cluster->new('commit');
-$node->init(allows_streaming => 1);
-$node->append_conf('postgresql.conf', qq{
-autovacuum = off
-max_prepared_transactions = 5
-log_statement = none
-log_line_prefix = '%m [%p] %e %q%a '
-});
-$node->start;
+my $node = new_node('commit', 'max_prepared_transactions = 5', allows_streaming => 1);
 $node->safe_psql('postgres', q{
 CREATE EXTENSION leaselock;
 CREATE TABLE doc (name text, fence bigint);
@@ -37,50 +30,6 @@ BEGIN
 END $$;
 });
 
-# A session whose errors show their SQLSTATE and nothing else
-sub session
-{
-	my ($setup) = @_;
-	my $session = $node->background_psql('postgres', on_error_stop => 0);
-
-	$session->query_safe("\\set VERBOSITY sqlstate");
-	$session->query_safe("LOAD 'leaselock'");
-	$session->query_safe($setup) if defined $setup;
-	return $session;
-}
-
-# Runs a query that may fail; returns its output, with the errors after it
-sub outcome
-{
-	my ($session, $sql) = @_;
-	my $begun = delete $session->{begun} // '';
-
-	$session->{stderr} = '' if $begun eq '';
-	my $output = $begun . $session->query($sql);
-	$output = join "\n", grep { $_ ne '' } $output,
-	  $session->{stderr} =~ /(?:ERROR|FATAL|PANIC):\s+(\w{5})/g;
-	$session->{stderr} = '';
-	return $output;
-}
-
-# Starts a query that will block; awaited() returns what outcome() would
-sub begin
-{
-	my ($session, $sql) = @_;
-
-	$session->{stderr} = '';
-	my $output = $session->query_until(qr/blocking: \n/,
-		"\\echo 'blocking: '\n$sql;\n");
-	$session->{begun} = $output =~ s/.*blocking: \n//sr;
-	return;
-}
-
-sub awaited
-{
-	my ($session) = @_;
-	return outcome($session, '');
-}
-
 # How many rows of the lock's name have been committed
 sub committed
 {
@@ -97,11 +46,12 @@ sub grant
 		"SELECT ticket, fence FROM leaselock.lease_acquire('$name', 'holder')");
 }
 
-my $holder = session();
+my $holder = session($node, "LOAD 'leaselock'");
 # another session of the holder's identity
-my $helper = session();
+my $helper = session($node, "LOAD 'leaselock'");
 # everybody's lease has lapsed for this one
-my $taker = session("SET leaselock.clock_offset = '61 s'");
+my $taker = session($node, "LOAD 'leaselock'",
+	"SET leaselock.clock_offset = '61 s'");
 
 sub try_take
 {
@@ -167,7 +117,6 @@ is(outcome($holder, 'COMMIT'), '', 'savepoint: the commit goes through');
 # ---------------------------------------------------------------------
 
 my $gate = $node->background_psql('postgres');
-my $scripts = PostgreSQL::Test::Utils::tempdir();
 my %form = (
 	block => q{
 BEGIN;
@@ -193,23 +142,11 @@ foreach my $protocol (qw(simple extended prepared))
 			my $name = "$form $protocol"
 			  . ($superseded ? ' superseded' : ' control');
 			($ticket, $fence) = grant($name);
-			my $script = "$scripts/" . ($name =~ s/ /_/gr);
-			append_to_file($script, sprintf($form{$form}, $name, $fence));
-
 			my $offset = -s $node->logfile;
-			my ($in, $out, $err) = ('', '', '');
 			$gate->query_safe('SELECT pg_advisory_lock(1)');
-			my $client = IPC::Run::start(
-				[
-					'pgbench', '-n', '-t', '1', '-M', $protocol, '-f', $script,
-					'-h', $node->host, '-p', $node->port, 'postgres'
-				],
-				'<', \$in, '>', \$out, '2>', \$err,
-				IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
-			$node->poll_query_until('postgres', q{
-				SELECT count(*) = 1 FROM pg_locks
-				WHERE locktype = 'advisory' AND objid = 1 AND objsubid = 1
-				AND NOT granted})
+			my $client = start_pgbench($node, "-t 1 -M $protocol",
+				$name =~ s/ /_/gr => sprintf($form{$form}, $name, $fence));
+			clients_at_gate($node, 1)
 			  or die "$name: the client has not come to the gate";
 			if ($superseded)
 			{
@@ -219,15 +156,15 @@ foreach my $protocol (qw(simple extended prepared))
 
 			if ($superseded)
 			{
-				ok(!$client->finish, "$name: the client fails");
+				ok(!$client->{run}->finish, "$name: the client fails");
 				like( slurp_file($node->logfile, $offset),
 					qr/ LS001 \S+ ERROR:/, "$name: with LS001");
 				is(committed($name), '0', "$name: nothing is written");
 			}
 			else
 			{
-				ok($client->finish, "$name: the client succeeds")
-				  or diag($err);
+				ok($client->{run}->finish, "$name: the client succeeds")
+				  or diag($client->{err});
 				is( committed($name),
 					$form eq 'procedure' ? '2' : '1',
 					"$name: the row is there");

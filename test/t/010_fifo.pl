@@ -5,20 +5,12 @@
 use strict;
 use warnings FATAL => 'all';
 
-use IPC::Run;
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
+use FindBin;
+use lib $FindBin::RealBin;
+use LeaseTest;
 use Test::More;
 
-my $node = PostgreSQL::Test::Cluster->new('fifo');
-$node->init;
-$node->append_conf('postgresql.conf', qq{
-max_connections = 100
-autovacuum = off
-log_statement = none
-log_line_prefix = '%m [%p] %e %q%a '
-});
-$node->start;
+my $node = new_node('fifo', 'max_connections = 100');
 
 # The place of a ticket is forgotten when its turn comes.  Tickets are queued
 # one after the other, under a lock, and the time of the request is read under
@@ -30,28 +22,6 @@ CREATE VIEW queued AS
 	WHERE wait_until IS NOT NULL;
 CREATE TABLE journal (tick bigserial, what text, name text, ticket uuid, fence bigint);
 });
-
-my $scripts = PostgreSQL::Test::Utils::tempdir();
-
-# Starts pgbench in the background; finish() it
-sub start_pgbench
-{
-	my ($options, %files) = @_;
-	my @command = (
-		'pgbench', '-n', '-h', $node->host, '-p', $node->port,
-		split(' ', $options));
-
-	foreach my $file (sort keys %files)
-	{
-		append_to_file("$scripts/$file", $files{$file});
-		push @command, '-f', "$scripts/$file";
-	}
-	my $client = { in => '', out => '', err => '' };
-	$client->{run} = IPC::Run::start([ @command, 'postgres' ],
-		'<', \$client->{in}, '>', \$client->{out}, '2>', \$client->{err},
-		IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
-	return $client;
-}
 
 # A waiter's script: gets the lock, notes it, gives it back
 sub waiter
@@ -113,6 +83,7 @@ sub check_journal
 my $holder = $node->safe_psql('postgres', q{
 	SELECT ticket FROM leaselock.lease_acquire('once', 'holder', lease => '300 s')});
 my $clients = start_pgbench(
+	$node,
 	'-c 50 -j 2 -t 1',
 	once_in_one => waiter('once', 'one', $in_one),
 	once_in_two => waiter('once', 'two', $in_two));
@@ -145,6 +116,7 @@ is( $node->safe_psql('postgres',
 # ---------------------------------------------------------------------
 
 $clients = start_pgbench(
+	$node,
 	'-c 50 -j 2 -t 20',
 	often_in_one => waiter('often', 'one', $in_one),
 	often_in_two => waiter('often', 'two', $in_two));
@@ -173,11 +145,7 @@ is( $node->safe_psql('postgres',
 is( $node->safe_psql('postgres', q{
 		SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'}),
 	'0', 'no lock is left over');
-is_deeply(
-	[
-		grep { / (?:ERROR|FATAL|PANIC):/ }
-		  split /\n/, slurp_file($node->logfile) ],
-	[], 'no error in the server log');
+is_deeply([ logged_errors($node) ], [], 'no error in the server log');
 
 $node->stop;
 

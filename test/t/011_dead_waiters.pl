@@ -4,20 +4,12 @@
 use strict;
 use warnings FATAL => 'all';
 
-use IPC::Run;
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
+use FindBin;
+use lib $FindBin::RealBin;
+use LeaseTest;
 use Test::More;
 
-my $node = PostgreSQL::Test::Cluster->new('dead_waiters');
-$node->init;
-$node->append_conf('postgresql.conf', qq{
-max_connections = 350
-autovacuum = off
-log_statement = none
-log_line_prefix = '%m [%p] %e %q%a '
-});
-$node->start;
+my $node = new_node('dead_waiters', 'max_connections = 350');
 $node->safe_psql('postgres', 'CREATE EXTENSION leaselock');
 
 # Runs a query at a time, in seconds from now by the clock of the leases;
@@ -118,18 +110,12 @@ is( at(21, q{
 # ---------------------------------------------------------------------
 
 my $last_one = $node->background_psql('postgres');
-my $script = PostgreSQL::Test::Utils::tempdir() . '/waiter';
-append_to_file($script,
-	q{CALL leaselock.lease_acquire_wait('served', 'client :client_id', wait => '200 s')});
 ($holder) = $node->safe_psql('postgres', q{
 	SELECT ticket FROM leaselock.lease_acquire('served', 'holder', lease => '300 s')});
-my ($in, $out, $err) = ('', '', '');
-my $clients = IPC::Run::start(
-	[
-		'pgbench', '-n', '-h', $node->host, '-p', $node->port,
-		'-c', 299, '-j', 2, '-t', 1, '-f', $script, 'postgres' ],
-	'<', \$in, '>', \$out, '2>', \$err,
-	IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
+my $clients = start_pgbench(
+	$node,
+	'-c 299 -j 2 -t 1',
+	waiter => q{CALL leaselock.lease_acquire_wait('served', 'client :client_id', wait => '200 s')});
 ok( $node->poll_query_until('postgres',
 		q{SELECT waiters = 299 FROM leaselock.lease_peek('served')}),
 	'served: 299 wait');
@@ -153,7 +139,7 @@ is( $node->safe_psql('postgres', q{
 ok( $node->poll_query_until('postgres', q{
 		SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name = 'pgbench'}),
 	'served: they are gone');
-$clients->finish;
+$clients->{run}->finish;
 is( $node->safe_psql('postgres', q{
 		SELECT owner, waiters FROM leaselock.lease_peek('served')}),
 	'holder|1', 'served: one waiter is left');
@@ -173,9 +159,7 @@ is( $node->safe_psql('postgres', q{
 		SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'}),
 	'0', 'no lock is left over');
 
-my @internal = grep { / XX\w{3} / || / PANIC:/ }
-  split /\n/, slurp_file($node->logfile);
-is_deeply(\@internal, [], 'no internal error in the server log');
+is_deeply([ internal_errors($node) ], [], 'no internal error in the server log');
 
 $node->stop;
 

@@ -5,20 +5,16 @@
 use strict;
 use warnings FATAL => 'all';
 
-use PostgreSQL::Test::Cluster;
+use FindBin;
+use lib $FindBin::RealBin;
+use LeaseTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
 plan skip_all => 'no signals to stop a process with'
   if $PostgreSQL::Test::Utils::windows_os;
 
-my $node = PostgreSQL::Test::Cluster->new('wait_snapshot');
-$node->init;
-$node->append_conf('postgresql.conf', qq{
-autovacuum = off
-log_statement = none
-});
-$node->start;
+my $node = new_node('wait_snapshot');
 $node->safe_psql('postgres', q{
 CREATE EXTENSION leaselock;
 CREATE TABLE other (n int);
@@ -29,49 +25,6 @@ BEGIN
 	CALL leaselock.lease_wait(ticket, NULL, state, fence, expires_at);
 END $$;
 });
-
-# A session whose errors show their SQLSTATE and nothing else
-sub session
-{
-	my ($setup) = @_;
-	my $session = $node->background_psql('postgres', on_error_stop => 0);
-
-	$session->query_safe('\set VERBOSITY sqlstate');
-	$session->query_safe($setup) if defined $setup;
-	return $session;
-}
-
-# Runs a query that may fail; returns its output, with the errors after it
-sub outcome
-{
-	my ($session, $sql) = @_;
-	my $begun = delete $session->{begun} // '';
-
-	$session->{stderr} = '' if $begun eq '';
-	my $output = $begun . $session->query($sql);
-	$output = join "\n", grep { $_ ne '' } $output,
-	  $session->{stderr} =~ /(?:ERROR|FATAL|PANIC):\s+(\w{5})/g;
-	$session->{stderr} = '';
-	return $output;
-}
-
-# Starts a query that will block; awaited() returns what outcome() would
-sub begin
-{
-	my ($session, $sql) = @_;
-
-	$session->{stderr} = '';
-	my $output = $session->query_until(qr/blocking: \n/,
-		"\\echo 'blocking: '\n$sql;\n");
-	$session->{begun} = $output =~ s/.*blocking: \n//sr;
-	return;
-}
-
-sub awaited
-{
-	my ($session) = @_;
-	return outcome($session, '');
-}
 
 # ---------------------------------------------------------------------
 # Sessions that wait, in every way they can
@@ -112,7 +65,7 @@ foreach my $name (sort keys %wait)
 {
 	$holder{$name} = $node->safe_psql('postgres', qq{
 		SELECT ticket FROM leaselock.lease_acquire('$name', 'holder', lease => '300 s')});
-	$session{$name} = session();
+	$session{$name} = session($node);
 	outcome($session{$name}, q{SET default_transaction_isolation = serializable})
 	  if $name eq 'serializable';
 	$session{$name}->{pid} =
@@ -159,7 +112,7 @@ foreach my $name (sort keys %wait)
 # Nobody is held back by them
 # ---------------------------------------------------------------------
 
-is( outcome(session("SET statement_timeout = '10 s'"),
+is( outcome(session($node, "SET statement_timeout = '10 s'"),
 		'CREATE INDEX CONCURRENTLY other_n ON other (n)'),
 	'', 'an index is created concurrently');
 is( $node->safe_psql('postgres',

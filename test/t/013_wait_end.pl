@@ -5,64 +5,14 @@
 use strict;
 use warnings FATAL => 'all';
 
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
+use FindBin;
+use lib $FindBin::RealBin;
+use LeaseTest;
 use Test::More;
 use Time::HiRes qw(time);
 
-my $node = PostgreSQL::Test::Cluster->new('wait_end');
-$node->init;
-$node->append_conf('postgresql.conf', qq{
-autovacuum = off
-log_statement = none
-log_line_prefix = '%m [%p] %e %q%a '
-client_connection_check_interval = 0
-});
-$node->start;
+my $node = new_node('wait_end', 'client_connection_check_interval = 0');
 $node->safe_psql('postgres', 'CREATE EXTENSION leaselock');
-
-# A session whose errors show their SQLSTATE and nothing else
-sub session
-{
-	my ($setup) = @_;
-	my $session = $node->background_psql('postgres', on_error_stop => 0);
-
-	$session->query_safe('\set VERBOSITY sqlstate');
-	$session->query_safe($setup) if defined $setup;
-	return $session;
-}
-
-# Runs a query that may fail; returns its output, with the errors after it
-sub outcome
-{
-	my ($session, $sql) = @_;
-	my $begun = delete $session->{begun} // '';
-
-	$session->{stderr} = '' if $begun eq '';
-	my $output = $begun . $session->query($sql);
-	$output = join "\n", grep { $_ ne '' } $output,
-	  $session->{stderr} =~ /(?:ERROR|FATAL|PANIC):\s+(\w{5})/g;
-	$session->{stderr} = '';
-	return $output;
-}
-
-# Starts a query that will block; awaited() returns what outcome() would
-sub begin
-{
-	my ($session, $sql) = @_;
-
-	$session->{stderr} = '';
-	my $output = $session->query_until(qr/blocking: \n/,
-		"\\echo 'blocking: '\n$sql;\n");
-	$session->{begun} = $output =~ s/.*blocking: \n//sr;
-	return;
-}
-
-sub awaited
-{
-	my ($session) = @_;
-	return outcome($session, '');
-}
 
 sub value
 {
@@ -86,7 +36,7 @@ sub scene
 	my $request = sprintf '00000000-0000-0000-0000-%012d', $serial;
 	my $holder = value(qq{SELECT ticket
 		FROM leaselock.lease_acquire('$name', 'holder', lease => '300 s')});
-	my $session = session($setup);
+	my $session = session($node, $setup);
 	my $ticket;
 
 	$session->{backend} = outcome($session, 'SELECT pg_backend_pid()');
@@ -192,7 +142,7 @@ $session->quit;
 
 # Two sessions wait for one ticket: the second goes on when the first ends.
 ($name, $session, $holder) = scene('lease_wait');
-my $second = session();
+my $second = session($node);
 my $shared = value(qq{SELECT ticket FROM leaselock.tickets
 	WHERE name = '$name' AND owner = 'waiter'});
 begin($second, "CALL leaselock.lease_wait('$shared')");
@@ -273,9 +223,7 @@ is( value("SELECT state FROM leaselock.lease_release('$_->[1]');
   foreach [ $one, $one_holder, "released\nbehind" ],
   [ $two, $two_holder, 'released' ];
 
-my @internal = grep { / XX\w{3} / || / PANIC:/ }
-  split /\n/, slurp_file($node->logfile);
-is_deeply(\@internal, [], 'no internal error in the server log');
+is_deeply([ internal_errors($node) ], [], 'no internal error in the server log');
 
 $node->stop;
 

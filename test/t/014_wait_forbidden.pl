@@ -5,18 +5,12 @@
 use strict;
 use warnings FATAL => 'all';
 
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
+use FindBin;
+use lib $FindBin::RealBin;
+use LeaseTest;
 use Test::More;
 
-my $node = PostgreSQL::Test::Cluster->new('wait_forbidden');
-$node->init;
-$node->append_conf('postgresql.conf', qq{
-autovacuum = off
-log_statement = none
-log_line_prefix = '%m [%p] %e %q%a '
-});
-$node->start;
+my $node = new_node('wait_forbidden');
 $node->safe_psql('postgres', 'CREATE EXTENSION leaselock; CREATE TABLE done (what text)');
 
 # A lock that is held, and a ticket that waits for it
@@ -225,9 +219,7 @@ foreach my $wrong (
 	like($err, qr/ERROR:\s+$wrong->[1]$/, "$wrong->[0]");
 }
 
-my @internal = grep { / XX\w{3} / || / PANIC:/ }
-  split /\n/, slurp_file($node->logfile);
-is_deeply(\@internal, [], 'no internal error in the server log');
+is_deeply([ internal_errors($node) ], [], 'no internal error in the server log');
 
 $node->stop;
 

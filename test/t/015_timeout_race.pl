@@ -5,20 +5,14 @@
 use strict;
 use warnings FATAL => 'all';
 
+use FindBin;
+use lib $FindBin::RealBin;
+use LeaseTest;
 use IPC::Run;
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = PostgreSQL::Test::Cluster->new('timeout_race');
-$node->init;
-$node->append_conf('postgresql.conf', qq{
-autovacuum = off
-log_statement = none
-log_min_error_statement = panic
-log_line_prefix = '%m [%p] %e %q%a '
-});
-$node->start;
+my $node = new_node('timeout_race', 'log_min_error_statement = panic');
 $node->safe_psql('postgres', q{
 CREATE EXTENSION leaselock;
 CREATE TABLE outcome (round int, error text, owner text, owner_fence bigint,
@@ -63,16 +57,9 @@ SELECT leaselock.lease_release_all('waiter') \\gset
 }
 
 my $scripts = PostgreSQL::Test::Utils::tempdir();
-append_to_file("$scripts/holder", $holder);
 append_to_file("$scripts/waiter", $waiter);
 
-my ($in, $out, $err) = ('', '', '');
-my $bench = IPC::Run::start(
-	[
-		'pgbench', '-n', '-h', $node->host, '-p', $node->port,
-		'-c', 1, '-t', 1000000, '-f', "$scripts/holder", 'postgres' ],
-	'<', \$in, '>', \$out, '2>', \$err,
-	IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
+my $bench = start_pgbench($node, '-c 1 -t 1000000', holder => $holder);
 ok( $node->poll_query_until('postgres',
 		q{SELECT count(*) > 10 FROM leaselock.tickets WHERE owner = 'holder'}),
 	'the holder comes and goes');
@@ -95,9 +82,9 @@ ok( $node->poll_query_until('postgres', qq{
 		SELECT count(*) > $turns + 10 FROM leaselock.tickets
 		WHERE owner = 'holder' AND state = 'released'}),
 	'the holder still gets its turn');
-$bench->signal('INT');
-eval { $bench->finish };
-unlike($err, qr/ERROR/, 'the holder meets no error');
+$bench->{run}->signal('INT');
+eval { $bench->{run}->finish };
+unlike($bench->{err}, qr/ERROR/, 'the holder meets no error');
 
 note("outcomes (error, holder, ticket):\n" . $node->safe_psql('postgres', q{
 	SELECT CASE WHEN round % 2 = 1 THEN 'lease_wait' ELSE 'lease_acquire_wait' END,
@@ -138,9 +125,7 @@ like( $node->safe_psql('postgres',
 
 # pgbench was cut off in the middle, which is no matter of the lock's
 is_deeply(
-	[
-		grep { / (?:ERROR|FATAL|PANIC):/ && !/ 57014 / && !/connection to client lost/ }
-		  split /\n/, slurp_file($node->logfile) ],
+	[ grep { !/ 57014 / && !/connection to client lost/ } logged_errors($node) ],
 	[], 'no other error in the server log');
 
 $node->stop;

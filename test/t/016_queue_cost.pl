@@ -4,19 +4,12 @@
 use strict;
 use warnings FATAL => 'all';
 
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
+use FindBin;
+use lib $FindBin::RealBin;
+use LeaseTest;
 use Test::More;
 
-my $node = PostgreSQL::Test::Cluster->new('queue_cost');
-$node->init;
-$node->append_conf('postgresql.conf', qq{
-autovacuum = off
-log_statement = none
-log_line_prefix = '%m [%p] %e %q%a '
-leaselock.waiter_timeout = '600 s'
-});
-$node->start;
+my $node = new_node('queue_cost', "leaselock.waiter_timeout = '600 s'");
 $node->safe_psql('postgres', 'CREATE EXTENSION leaselock');
 
 # ---------------------------------------------------------------------

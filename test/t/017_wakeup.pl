@@ -4,20 +4,12 @@
 use strict;
 use warnings FATAL => 'all';
 
-use IPC::Run;
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
+use FindBin;
+use lib $FindBin::RealBin;
+use LeaseTest;
 use Test::More;
 
-my $node = PostgreSQL::Test::Cluster->new('wakeup');
-$node->init;
-$node->append_conf('postgresql.conf', qq{
-max_connections = 50
-autovacuum = off
-log_statement = none
-log_line_prefix = '%m [%p] %e %q%a '
-});
-$node->start;
+my $node = new_node('wakeup', 'max_connections = 50');
 $node->safe_psql('postgres', q{
 CREATE EXTENSION leaselock;
 CREATE TABLE journal (lock text, client int, fence bigint, waited boolean, due timestamptz,
@@ -42,22 +34,13 @@ sub prompt
 	return;
 }
 
-my $scripts = PostgreSQL::Test::Utils::tempdir();
-
 sub run_clients
 {
 	my ($options, $name, $script) = @_;
-	my ($in, $out, $err) = ('', '', '');
+	my $clients = start_pgbench($node, $options, $name => $script);
 
-	append_to_file("$scripts/$name", $script);
-	IPC::Run::run(
-		[
-			'pgbench', '-n', '-h', $node->host, '-p', $node->port,
-			split(' ', $options), '-f', "$scripts/$name", 'postgres' ],
-		'<', \$in, '>', \$out, '2>', \$err,
-		IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default))
-	  or diag($err);
-	is($err, '', "$name: no error");
+	$clients->{run}->finish or diag($clients->{err});
+	is($clients->{err}, '', "$name: no error");
 	return;
 }
 
@@ -231,11 +214,7 @@ INSERT INTO journal (lock, client, fence) VALUES ('$lock', :client_id, :fence);
 is( $node->safe_psql('postgres', q{
 		SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'}),
 	'0', 'no lock is left over');
-is_deeply(
-	[
-		grep { / (?:ERROR|FATAL|PANIC):/ }
-		  split /\n/, slurp_file($node->logfile) ],
-	[], 'no error in the server log');
+is_deeply([ logged_errors($node) ], [], 'no error in the server log');
 
 $node->stop;
 

@@ -4,18 +4,12 @@
 use strict;
 use warnings FATAL => 'all';
 
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
+use FindBin;
+use lib $FindBin::RealBin;
+use LeaseTest;
 use Test::More;
 
-my $node = PostgreSQL::Test::Cluster->new('crossing');
-$node->init;
-$node->append_conf('postgresql.conf', qq{
-autovacuum = off
-log_statement = none
-log_line_prefix = '%m [%p] %e %q%a '
-});
-$node->start;
+my $node = new_node('crossing');
 $node->safe_psql('postgres', q{
 CREATE EXTENSION leaselock;
 -- waits until the session that keeps the gate opens it
@@ -23,59 +17,16 @@ CREATE FUNCTION gate() RETURNS boolean LANGUAGE sql AS
 	'SELECT pg_advisory_lock_shared(1); SELECT pg_advisory_unlock_shared(1); SELECT true';
 });
 
-# A session whose errors show their SQLSTATE and nothing else
-sub session
-{
-	my ($setup) = @_;
-	my $session = $node->background_psql('postgres', on_error_stop => 0);
-
-	$session->query_safe('\set VERBOSITY sqlstate');
-	$session->query_safe($setup) if defined $setup;
-	return $session;
-}
-
-# Runs a query that may fail; returns its output, with the errors after it
-sub outcome
-{
-	my ($session, $sql) = @_;
-	my $begun = delete $session->{begun} // '';
-
-	$session->{stderr} = '' if $begun eq '';
-	my $output = $begun . $session->query($sql);
-	$output = join "\n", grep { $_ ne '' } $output,
-	  $session->{stderr} =~ /(?:ERROR|FATAL|PANIC):\s+(\w{5})/g;
-	$session->{stderr} = '';
-	return $output;
-}
-
-# Starts a query that will block; awaited() returns what outcome() would
-sub begin
-{
-	my ($session, $sql) = @_;
-
-	$session->{stderr} = '';
-	my $output = $session->query_until(qr/blocking: \n/,
-		"\\echo 'blocking: '\n$sql;\n");
-	$session->{begun} = $output =~ s/.*blocking: \n//sr;
-	return;
-}
-
-sub awaited
-{
-	my ($session) = @_;
-	return outcome($session, '');
-}
-
 sub value
 {
 	my ($sql) = @_;
 	return $node->safe_psql('postgres', $sql);
 }
 
-my $gate = session();
+my $gate = session($node);
 
 # The sessions of the owners 0, 1, ...; enough for the largest ring
-my @session = map { session() } 0 .. 5;
+my @session = map { session($node) } 0 .. 5;
 
 # Each owner of a ring holds a lock of its own, in a scope of its own.
 sub own_locks
@@ -194,10 +145,7 @@ foreach my $times (1 .. 4)
 			$all++;
 		}
 	}
-	ok( $node->poll_query_until('postgres', qq{
-			SELECT count(*) = $all FROM pg_locks
-			WHERE locktype = 'advisory' AND objid = 1 AND objsubid = 1 AND NOT granted}),
-		"$name: all are at the gate");
+	ok(clients_at_gate($node, $all), "$name: all are at the gate");
 	outcome($gate, 'SELECT pg_advisory_unlock(1)');
 	foreach my $ring (@rings)
 	{
@@ -209,11 +157,7 @@ is( value(q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'}),
 	'0', 'no lock is left over');
 is( value(q{SELECT count(*) FROM leaselock.lease_status}),
 	'0', 'no lease is left over');
-is_deeply(
-	[
-		grep { / (?:ERROR|FATAL|PANIC):/ }
-		  split /\n/, slurp_file($node->logfile) ],
-	[], 'no error in the server log');
+is_deeply([ logged_errors($node) ], [], 'no error in the server log');
 
 $_->quit foreach $gate, @session;
 $node->stop;

@@ -5,35 +5,16 @@
 use strict;
 use warnings FATAL => 'all';
 
-use PostgreSQL::Test::Cluster;
+use FindBin;
+use lib $FindBin::RealBin;
+use LeaseTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $origin = PostgreSQL::Test::Cluster->new('origin');
-$origin->init;
-$origin->append_conf('postgresql.conf', "autovacuum = off\nlog_statement = none\nlog_line_prefix = '%m [%p] %e %q%a '");
-$origin->start;
+my $origin = new_node('origin');
 
 # Another cluster, whose clock is behind by more than the floor is ahead
-my $behind = PostgreSQL::Test::Cluster->new('behind');
-$behind->init;
-$behind->append_conf('postgresql.conf', qq{
-autovacuum = off
-log_statement = none
-log_line_prefix = '%m [%p] %e %q%a '
-leaselock.clock_offset = '-1000 d'
-});
-$behind->start;
-
-# The output of a query, or the SQLSTATE of its error
-sub outcome
-{
-	my ($node, $database, $sql) = @_;
-	my ($rc, $out, $err) =
-	  $node->psql($database, "\\set VERBOSITY sqlstate\n$sql");
-
-	return $rc == 0 ? $out : $err =~ /ERROR:\s+(\w{5})/ ? $1 : $err;
-}
+my $behind = new_node('behind', "leaselock.clock_offset = '-1000 d'");
 
 # ---------------------------------------------------------------------
 # What is dumped
@@ -243,11 +224,11 @@ sub check_leases
 	my $acquire = q{SELECT state FROM leaselock.lease_acquire('x', 'worker', scope => '%s')};
 	foreach my $scope (qw(registered lost))
 	{
-		is( outcome($node, $database,
-				'SET ROLE stranger; ' . sprintf($acquire, $scope)),
+		is( node_outcome($node,
+				'SET ROLE stranger; ' . sprintf($acquire, $scope), $database),
 			'42501', "$database: scope $scope is closed");
-		is( outcome($node, $database,
-				'SET ROLE member; ' . sprintf($acquire, $scope)),
+		is( node_outcome($node,
+				'SET ROLE member; ' . sprintf($acquire, $scope), $database),
 			'held', "$database: scope $scope is its team's");
 	}
 	return;
@@ -261,7 +242,7 @@ sub check_guards
 		$expected_guards, "$database: the guards are there");
 	my ($next) = $node->safe_psql($database, q{
 		SELECT fence FROM leaselock.lease_acquire('work', 'next')});
-	is(outcome($node, $database, write_rows($next, 'next')),
+	is(node_outcome($node, write_rows($next, 'next'), $database),
 		'', "$database: the present holder writes");
 
 	my $stale = $dumped{work};
@@ -272,7 +253,7 @@ sub check_guards
 		'DELETE FROM by_transaction' => 'LS003',
 		"UPDATE by_mark SET token = $stale" => 'LS001',
 		"INSERT INTO by_check VALUES ($stale)" => '23514');
-	is(outcome($node, $database, $_),
+	is(node_outcome($node, $_, $database),
 		$refused{$_}, "$database: refused: " . s/$stale/stale/r)
 	  foreach sort keys %refused;
 	return;
@@ -447,17 +428,16 @@ cmp_ok(
 	$origin->safe_psql('owned_again', q{
 		SET ROLE owner; SELECT leaselock.try_lock('work', 'next', '1 h')}),
 	'>', $owned, 'owned_again: the fence grows');
-is( outcome($origin, 'owned_again', q{SET ROLE stranger;
-		SELECT leaselock.lease_acquire('x', 'y', scope => 'registered')}),
+is( node_outcome($origin, q{SET ROLE stranger;
+		SELECT leaselock.lease_acquire('x', 'y', scope => 'registered')}, 'owned_again'),
 	'42501', 'owned_again: the registered scope is closed');
 
 # ---------------------------------------------------------------------
 
 foreach my $node ($origin, $behind)
 {
-	my @internal = grep { / XX\w{3} / || / PANIC:/ }
-	  split /\n/, slurp_file($node->logfile);
-	is_deeply(\@internal, [], $node->name . ': no internal error in the log');
+	is_deeply([ internal_errors($node) ],
+		[], $node->name . ': no internal error in the log');
 	$node->stop;
 }
 

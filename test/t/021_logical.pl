@@ -5,24 +5,20 @@
 use strict;
 use warnings FATAL => 'all';
 
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
+use FindBin;
+use lib $FindBin::RealBin;
+use LeaseTest;
 use Test::More;
 
-my $publisher = PostgreSQL::Test::Cluster->new('publisher');
-my $subscriber = PostgreSQL::Test::Cluster->new('subscriber');
+my ($publisher, $subscriber) = map {
+	new_node($_, qq{
+max_connections = 20
+wal_retrieve_retry_interval = 100ms
+}, allows_streaming => 'logical')
+} 'publisher', 'subscriber';
 
 foreach my $node ($publisher, $subscriber)
 {
-	$node->init(allows_streaming => 'logical');
-	$node->append_conf('postgresql.conf', qq{
-max_connections = 20
-autovacuum = off
-log_statement = none
-log_line_prefix = '%m [%p] %e %q%a '
-wal_retrieve_retry_interval = 100ms
-});
-	$node->start;
 	$node->safe_psql('postgres', q{
 CREATE EXTENSION leaselock;
 CREATE TABLE by_column (id int PRIMARY KEY, fence bigint);
@@ -286,9 +282,8 @@ cmp_ok($fence, '>',
 
 foreach my $node ($publisher, $subscriber)
 {
-	my @internal = grep { / XX\w{3} / || / PANIC:/ }
-	  split /\n/, slurp_file($node->logfile);
-	is_deeply(\@internal, [], $node->name . ': no internal error in the log');
+	is_deeply([ internal_errors($node) ],
+		[], $node->name . ': no internal error in the log');
 	$node->stop;
 }
 

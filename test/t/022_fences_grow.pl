@@ -4,24 +4,18 @@
 use strict;
 use warnings FATAL => 'all';
 
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
+use FindBin;
+use lib $FindBin::RealBin;
+use LeaseTest;
 use Test::More;
 
-my $node = PostgreSQL::Test::Cluster->new('grow');
-$node->init;
-
 # Commits stay in the WAL buffers until somebody flushes them.
-$node->append_conf('postgresql.conf', qq{
+my $node = new_node('grow', qq{
 synchronous_commit = off
 wal_writer_delay = 10s
 wal_writer_flush_after = 1GB
 full_page_writes = off
-autovacuum = off
-log_statement = none
-log_line_prefix = '%m [%p] %e %q%a '
 });
-$node->start;
 $node->safe_psql('postgres', 'CREATE EXTENSION leaselock; CHECKPOINT');
 
 # Runs a query at a time, relative to now by the clock of the leases
@@ -330,9 +324,7 @@ cmp_ok($node->safe_psql('postgres', 'SELECT leaselock.fence_bump()'),
 
 # ---------------------------------------------------------------------
 
-my @internal = grep { / XX\w{3} / || / PANIC:/ }
-  split /\n/, slurp_file($node->logfile);
-is_deeply(\@internal, [], 'no internal error in the server log');
+is_deeply([ internal_errors($node) ], [], 'no internal error in the server log');
 
 $node->stop;
 

@@ -6,20 +6,16 @@
 use strict;
 use warnings FATAL => 'all';
 
+use FindBin;
+use lib $FindBin::RealBin;
+use LeaseTest;
 use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $primary = PostgreSQL::Test::Cluster->new('primary');
-$primary->init(allows_streaming => 1, has_archiving => 1);
-$primary->append_conf('postgresql.conf', qq{
+my $primary = new_node('primary', qq{
 max_connections = 20
 wal_keep_size = 512MB
-autovacuum = off
-log_statement = none
-log_line_prefix = '%m [%p] %e %q%a '
-});
-$primary->start;
+}, allows_streaming => 1, has_archiving => 1);
 $primary->safe_psql('postgres', q{
 CREATE DATABASE bumped;
 CREATE EXTENSION leaselock;
@@ -71,16 +67,6 @@ sub grows
 	return;
 }
 
-# The output of a query, or the SQLSTATE of its error
-sub outcome
-{
-	my ($node, $sql) = @_;
-	my ($rc, $out, $err) =
-	  $node->psql('postgres', "\\set VERBOSITY sqlstate\n$sql");
-
-	return $rc == 0 ? $out : $err =~ /ERROR:\s+(\w{5})/ ? $1 : $err;
-}
-
 sub timeline
 {
 	my ($node) = @_;
@@ -113,7 +99,7 @@ foreach my $name ('first', 'second', 'third')
 my ($ticket, $fence) = split /\|/, $primary->safe_psql('postgres',
 	q{SELECT ticket, fence FROM leaselock.lease_acquire('held', 'worker', '300 s')});
 my $waiting = $primary->safe_psql('postgres',
-	q{SELECT ticket FROM leaselock.lease_acquire('held', 'waiter', wait => '300 s')});
+	q{SELECT ticket FROM leaselock.lease_acquire('held', 'waiter', '300 s', '300 s')});
 $primary->safe_psql('postgres', q{
 	SELECT FROM leaselock.lease_scope_create('registered', 'team');
 	SELECT leaselock.try_lock('x', 'worker', '1 h', 'registered')});
@@ -146,10 +132,10 @@ foreach my $call (
 	q{SELECT leaselock.lease_scope_create('s', 'team')},
 	q{SELECT leaselock.lease_scope_drop('registered')})
 {
-	is(outcome($on, $call), '25006',
+	is(node_outcome($on, $call), '25006',
 		'standby: ' . $call =~ s/SELECT |\d{6,}|'[0-9a-f-]{36}'//gr);
 }
-is( outcome($on, "BEGIN ISOLATION LEVEL REPEATABLE READ;
+is( node_outcome($on, "BEGIN ISOLATION LEVEL REPEATABLE READ;
 		SELECT leaselock.fence_check('held', $fence)"),
 	'25006', 'standby: fence_check in a transaction');
 
@@ -231,9 +217,7 @@ my %lost = %newest;
 # ---------------------------------------------------------------------
 
 my $first = $standby{first};
-$first->promote;
-$first->poll_query_until('postgres', 'SELECT NOT pg_is_in_recovery()')
-  or die 'the standby is not promoted';
+promote_standby($first);
 cmp_ok(
 	$first->safe_psql('postgres',
 		q{SELECT fence FROM leaselock.lease_peek('lost')}),
@@ -265,7 +249,7 @@ foreach my $round (1 .. 5)
 # whoever has a fence of the old primary writes nothing on the new one
 foreach my $name (@locks, $pruned, 'new')
 {
-	is( outcome($first, qq{
+	is( node_outcome($first, qq{
 			BEGIN;
 			SELECT FROM leaselock.fence_assert('$name', $lost{$name}, allow_lapsed => true);
 			INSERT INTO written VALUES ($lost{$name});
@@ -282,7 +266,7 @@ is( $first->safe_psql('postgres',
 is( $first->safe_psql('postgres',
 		"SELECT state FROM leaselock.lease_renew('$waiting')"),
 	'held', 'and can be renewed');
-is(outcome($first, q{SET ROLE stranger; SELECT leaselock.lease_acquire('x', 'y', scope => 'registered')}),
+is(node_outcome($first, q{SET ROLE stranger; SELECT leaselock.lease_acquire('x', 'y', scope => 'registered')}),
 	'42501', 'a registered scope is closed');
 my $session = $first->background_psql('postgres', on_error_stop => 0);
 
@@ -302,9 +286,7 @@ grants_on($first, 20, @locks, $pruned);
 # it is connected over the promotion, and so is a session
 my $over = $cascade->background_psql('postgres', on_error_stop => 0);
 $over->query_safe(q{SELECT count(*) FROM leaselock.lease_status});
-$cascade->promote;
-$cascade->poll_query_until('postgres', 'SELECT NOT pg_is_in_recovery()')
-  or die 'the standby is not promoted';
+promote_standby($cascade);
 my $held_over = $over->query_safe(q{
 	DO $$ BEGIN
 		PERFORM leaselock.lease_break(name, fence) FROM leaselock.lease_peek('lost');
@@ -343,9 +325,7 @@ $second->restart;
 $first->wait_for_catchup($second);
 cut_off($second);
 grants_on($first, 10, @locks);
-$second->promote;
-$second->poll_query_until('postgres', 'SELECT NOT pg_is_in_recovery()')
-  or die 'the standby is not promoted';
+promote_standby($second);
 my %above = map { $_ => grant($second, $_) } @locks;
 cmp_ok($above{$_}, '>', grant($first, $_), "a re-pointed standby is above: $_")
   foreach @locks;
@@ -359,9 +339,7 @@ $session->quit;
 # before it was promoted.
 my $third = $standby{third};
 my %given = map { $_ => grant($first, $_) } @locks;
-$third->promote;
-$third->poll_query_until('postgres', 'SELECT NOT pg_is_in_recovery()')
-  or die 'the standby is not promoted';
+promote_standby($third);
 is(timeline($third), 2, 'a standby that never saw timeline 2 makes one');
 cmp_ok(grant($third, $_), '>', $given{$_},
 	"its fences are above those given before: $_") foreach @locks;
@@ -409,9 +387,8 @@ foreach my $name (sort keys %first_of)
 
 foreach my $node ($primary, $in_time, $cascade, values %standby)
 {
-	my @internal = grep { / XX\w{3} / || / PANIC:/ }
-	  split /\n/, slurp_file($node->logfile);
-	is_deeply(\@internal, [], $node->name . ': no internal error in the log');
+	is_deeply([ internal_errors($node) ],
+		[], $node->name . ': no internal error in the log');
 }
 $_->stop foreach $in_time, $first, $primary;
 

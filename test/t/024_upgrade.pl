@@ -6,21 +6,14 @@
 use strict;
 use warnings FATAL => 'all';
 
+use FindBin;
+use lib $FindBin::RealBin;
+use LeaseTest;
 use Cwd qw(abs_path);
 use File::Basename qw(dirname);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-
-# The output of a query, or the SQLSTATE of its error
-sub outcome
-{
-	my ($node, $sql) = @_;
-	my ($rc, $out, $err) =
-	  $node->psql('postgres', "\\set VERBOSITY sqlstate\n$sql");
-
-	return $rc == 0 ? $out : $err =~ /ERROR:\s+(\w{5})/ ? $1 : $err;
-}
 
 sub setting
 {
@@ -112,9 +105,7 @@ foreach my $old_server (@old)
 	{
 		$old->set_standby_mode;
 		$old->start;
-		$old->promote;
-		$old->poll_query_until('postgres', 'SELECT NOT pg_is_in_recovery()')
-		  or die 'not promoted';
+		promote_standby($old);
 		$old->safe_psql('postgres', 'CHECKPOINT');
 		$old->stop;
 	}
@@ -202,13 +193,13 @@ log_line_prefix = '%m [%p] %e %q%a '");
 	is( $new->safe_psql('postgres', "BEGIN ISOLATION LEVEL SERIALIZABLE;
 			SELECT leaselock.fence_check('ticket', $fence{ticket}); COMMIT"),
 		't', "$what: an older grant than the snapshot, also by its transaction id");
-	is(outcome($new, "INSERT INTO guarded VALUES ($fence{ticket})"),
+	is(node_outcome($new, "INSERT INTO guarded VALUES ($fence{ticket})"),
 		'', "$what: a guarded row is written");
-	is(outcome($new, "INSERT INTO checked VALUES ($fence{ticket})"),
+	is(node_outcome($new, "INSERT INTO checked VALUES ($fence{ticket})"),
 		'', "$what: so is a checked one");
 	is($new->safe_psql('postgres', 'SELECT count(*) FROM guarded, checked'),
 		'16', "$what: the rows are there");
-	is( outcome($new, q{SET ROLE stranger;
+	is( node_outcome($new, q{SET ROLE stranger;
 			SELECT leaselock.lease_acquire('x', 'y', scope => 'registered')}),
 		'42501', "$what: the registered scope is closed");
 
@@ -220,7 +211,7 @@ log_line_prefix = '%m [%p] %e %q%a '");
 		"SELECT state, fence FROM leaselock.lease_get('$waiting')");
 	is($state, 'held', "$what: the waiter has its turn");
 	cmp_ok($promoted, '>', $fence{ticket}, "$what: its fence grows");
-	is(outcome($new, "INSERT INTO guarded VALUES ($fence{ticket})"),
+	is(node_outcome($new, "INSERT INTO guarded VALUES ($fence{ticket})"),
 		'LS001', "$what: the fence of before is stale");
 
 	# fences grow, though the timeline is 1 again
@@ -239,9 +230,8 @@ log_line_prefix = '%m [%p] %e %q%a '");
 		$new->safe_psql('postgres', 'SELECT leaselock.fence_bump()'),
 		'>', $promoted, "$what: and the floor can be raised");
 
-	my @internal = grep { / XX\w{3} / || / PANIC:/ }
-	  split /\n/, slurp_file($new->logfile);
-	is_deeply(\@internal, [], "$what: no internal error in the log");
+	is_deeply([ internal_errors($new) ],
+		[], "$what: no internal error in the log");
 	$new->stop;
 }
 

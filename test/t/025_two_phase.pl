@@ -4,67 +4,19 @@
 use strict;
 use warnings FATAL => 'all';
 
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
+use FindBin;
+use lib $FindBin::RealBin;
+use LeaseTest;
 use Test::More;
 use Time::HiRes qw(time);
 
-my $node = PostgreSQL::Test::Cluster->new('two_phase');
-$node->init;
-$node->append_conf('postgresql.conf', qq{
-max_prepared_transactions = 10
-autovacuum = off
-log_statement = none
-log_line_prefix = '%m [%p] %e %q%a '
-});
-$node->start;
+my $node = new_node('two_phase', 'max_prepared_transactions = 10');
 $node->safe_psql('postgres', q{
 CREATE EXTENSION leaselock;
 CREATE TABLE written (lock text, fence bigint);
 CREATE TRIGGER guard BEFORE INSERT OR UPDATE ON written FOR EACH ROW
 	EXECUTE FUNCTION leaselock.fence_guard('columns', 'fence', 'lock');
 });
-
-# A session whose errors show their SQLSTATE and nothing else
-sub session
-{
-	my $session = $node->background_psql('postgres', on_error_stop => 0);
-
-	$session->query_safe('\set VERBOSITY sqlstate');
-	return $session;
-}
-
-# Runs a query that may fail; returns its output, with the errors after it
-sub outcome
-{
-	my ($session, $sql) = @_;
-	my $begun = delete $session->{begun} // '';
-
-	$session->{stderr} = '' if $begun eq '';
-	my $output = $begun . $session->query($sql);
-	$output = join "\n", grep { $_ ne '' } $output,
-	  $session->{stderr} =~ /(?:ERROR|FATAL|PANIC):\s+(\w{5})/g;
-	$session->{stderr} = '';
-	return $output;
-}
-
-# Starts a query that will block; awaited() returns what outcome() would
-sub begin
-{
-	my ($session, $sql) = @_;
-
-	$session->{stderr} = '';
-	my $output = $session->query_until(qr/blocking: \n/,
-		"\\echo 'blocking: '\n$sql;\n");
-	$session->{begun} = $output =~ s/.*blocking: \n//sr;
-	return;
-}
-
-sub awaited
-{
-	my ($session) = @_;
-	return outcome($session, '');
-}
 
 sub value
 {
@@ -106,8 +58,8 @@ sub written
 	return value("SELECT count(*) FROM written WHERE lock = '$name'");
 }
 
-my $main = session();
-my $taker = session();
+my $main = session($node);
+my $taker = session($node);
 
 # ---------------------------------------------------------------------
 # What PREPARE TRANSACTION refuses
@@ -324,9 +276,7 @@ is(value(q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'}),
 
 # ---------------------------------------------------------------------
 
-my @internal = grep { / XX\w{3} / || / PANIC:/ }
-  split /\n/, slurp_file($node->logfile);
-is_deeply(\@internal, [], 'no internal error in the server log');
+is_deeply([ internal_errors($node) ], [], 'no internal error in the server log');
 
 $node->stop;
 

@@ -9,18 +9,12 @@
 use strict;
 use warnings FATAL => 'all';
 
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
+use FindBin;
+use lib $FindBin::RealBin;
+use LeaseTest;
 use Test::More;
 
-my $node = PostgreSQL::Test::Cluster->new('bounded');
-$node->init;
-$node->append_conf('postgresql.conf', qq{
-log_statement = none
-autovacuum = off
-fsync = off
-});
-$node->start;
+my $node = new_node('bounded', 'fsync = off');
 $node->safe_psql('postgres', 'CREATE EXTENSION leaselock');
 
 my $hours = 0;

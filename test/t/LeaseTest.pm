@@ -1,0 +1,184 @@
+# What the TAP tests share: servers, sessions whose errors are told by their
+# SQLSTATE, pgbench in the background, and looks at the server's log.  A test
+# loads it by
+#
+#   use FindBin;
+#   use lib $FindBin::RealBin;
+#   use LeaseTest;
+
+package LeaseTest;
+
+use strict;
+use warnings FATAL => 'all';
+
+use Exporter qw(import);
+use IPC::Run;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+
+our @EXPORT = qw(
+  new_node promote_standby node_outcome
+  session outcome begin awaited
+  start_pgbench clients_at_gate
+  logged_errors internal_errors
+);
+
+# ---------------------------------------------------------------------
+# Servers
+# ---------------------------------------------------------------------
+
+# new_node(NAME, SETTINGS, OPTIONS): a running server, whose log shows the
+# SQLSTATE and the application of each message, and no statement but of errors.
+# SETTINGS are further lines for postgresql.conf, OPTIONS those of init().
+sub new_node
+{
+	my ($name, $settings, %options) = @_;
+	my $node = PostgreSQL::Test::Cluster->new($name);
+
+	$node->init(%options);
+	$node->append_conf('postgresql.conf', qq{
+autovacuum = off
+log_statement = none
+log_line_prefix = '%m [%p] %e %q%a '
+} . ($settings // ''));
+	$node->start;
+	return $node;
+}
+
+# promote_standby(NODE): promotes it, and waits until it is a primary
+sub promote_standby
+{
+	my ($node) = @_;
+
+	$node->promote;
+	$node->poll_query_until('postgres', 'SELECT NOT pg_is_in_recovery()')
+	  or die $node->name . ' is not promoted';
+	return;
+}
+
+# node_outcome(NODE, SQL, DATABASE): the output of a query in a session of its
+# own, or the SQLSTATE of its error
+sub node_outcome
+{
+	my ($node, $sql, $database) = @_;
+	my ($rc, $out, $err) =
+	  $node->psql($database // 'postgres', "\\set VERBOSITY sqlstate\n$sql");
+
+	return $rc == 0 ? $out : $err =~ /ERROR:\s+(\w{5})/ ? $1 : $err;
+}
+
+# ---------------------------------------------------------------------
+# Sessions
+# ---------------------------------------------------------------------
+
+# session(NODE, SETUP...): a session whose errors show their SQLSTATE and nothing
+# else, for the functions below; the statements of SETUP must succeed
+sub session
+{
+	my ($node, @setup) = @_;
+	my $session = $node->background_psql('postgres', on_error_stop => 0);
+
+	$session->query_safe($_)
+	  foreach '\set VERBOSITY sqlstate', grep { defined } @setup;
+	return $session;
+}
+
+# outcome(SESSION, SQL): runs a query that may fail; returns its output, with the
+# SQLSTATEs of its errors after it, a line each
+sub outcome
+{
+	my ($session, $sql) = @_;
+	my $begun = delete $session->{begun} // '';
+
+	$session->{stderr} = '' if $begun eq '';
+	my $output = $begun . $session->query($sql);
+	$output = join "\n", grep { $_ ne '' } $output,
+	  $session->{stderr} =~ /(?:ERROR|FATAL|PANIC):\s+(\w{5})/g;
+	$session->{stderr} = '';
+	return $output;
+}
+
+# begin(SESSION, SQL): starts a query that will block
+sub begin
+{
+	my ($session, $sql) = @_;
+
+	$session->{stderr} = '';
+	my $output = $session->query_until(qr/blocking: \n/,
+		"\\echo 'blocking: '\n$sql;\n");
+	$session->{begun} = $output =~ s/.*blocking: \n//sr;
+	return;
+}
+
+# awaited(SESSION): waits for the query that was begun; returns what outcome()
+# would have returned for it
+sub awaited
+{
+	my ($session) = @_;
+	return outcome($session, '');
+}
+
+# ---------------------------------------------------------------------
+# Many clients
+# ---------------------------------------------------------------------
+
+my $scripts;
+
+# start_pgbench(NODE, OPTIONS, FILE => SCRIPT...): starts pgbench in the
+# background, with the scripts in the order of their names.  Returns { run, out,
+# err }: finish() or kill_kill() what is in run.
+sub start_pgbench
+{
+	my ($node, $options, %files) = @_;
+	my @command = (
+		'pgbench', '-n', '-h', $node->host, '-p', $node->port,
+		split(' ', $options));
+
+	$scripts //= PostgreSQL::Test::Utils::tempdir();
+	foreach my $file (sort keys %files)
+	{
+		my $path = "$scripts/$file";
+		unlink $path;
+		append_to_file($path, $files{$file});
+		push @command, '-f', $path;
+	}
+	my $client = { in => '', out => '', err => '' };
+	$client->{run} = IPC::Run::start([ @command, 'postgres' ],
+		'<', \$client->{in}, '>', \$client->{out}, '2>', \$client->{err},
+		IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
+	return $client;
+}
+
+# clients_at_gate(NODE, COUNT): waits until that many clients wait for the
+# advisory lock 1, which the test keeps so that they go on together; false if
+# they do not come
+sub clients_at_gate
+{
+	my ($node, $count) = @_;
+	return $node->poll_query_until('postgres', qq{
+		SELECT count(*) = $count FROM pg_locks
+		WHERE locktype = 'advisory' AND objid = 1 AND objsubid = 1
+		AND NOT granted});
+}
+
+# ---------------------------------------------------------------------
+# The server's log
+# ---------------------------------------------------------------------
+
+# logged_errors(NODE, OFFSET): the errors of any kind, from the offset on
+sub logged_errors
+{
+	my ($node, $offset) = @_;
+	return grep { / (?:ERROR|FATAL|PANIC):/ }
+	  split /\n/, slurp_file($node->logfile, $offset);
+}
+
+# internal_errors(NODE): those that must not occur whatever a client does
+sub internal_errors
+{
+	my ($node) = @_;
+	return grep { / XX\w{3} / || / PANIC:/ }
+	  split /\n/, slurp_file($node->logfile);
+}
+
+1;
