@@ -8,6 +8,7 @@
 #   make test-ubsan              regress and isolation, with the library made to trap undefined behaviour
 #   make test-majors             every suite on 17, 18 and 19; see test/majors
 #   make demo                    the two-worker story; see test/demo
+#   make model                   the locking protocol, checked by spin; see test/model
 #   make bench                   what fence_guard costs a row; see test/bench
 #
 # test/sql and test/specs hold what goes into a test, expected/ what must come
@@ -200,6 +201,10 @@ test-majors:
 	@$(top)test/majors
 demo:
 	@PG_CONFIG='$(PG_CONFIG)' $(top)test/demo
+.PHONY: model
+model:
+	@$(top)test/model/run
+
 .PHONY: bench
 bench:
 	@PG_CONFIG='$(PG_CONFIG)' $(top)test/bench/fence

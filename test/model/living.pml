@@ -1,0 +1,19 @@
+/*
+ * A waiter that stays alive is granted in the end, whatever the others do, who
+ * may die at any time.  Needs weak fairness.
+ */
+#define LIVING	2
+#define CALLS	(ACQUIRE | LOOK | RELEASE)
+#include "lease.pml"
+
+ltl granted { <> was_granted }
+
+init {
+	atomic {
+		start();
+		run Client(0, 1, RELEASE, 1, 1);
+		run Client(1, 2, ACQUIRE | LOOK, 1, 2);
+		run Waiter(2, 3);
+		run Clock()
+	}
+}
