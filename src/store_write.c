@@ -29,17 +29,29 @@
 #include "access/xact.h"
 #include "catalog/indexing.h"
 #include "utils/rel.h"
+#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "leaselock.h"
+
+/*
+ * A write needs some snapshot, for the toast table that it never touches;
+ * before a commit, and between the transactions of a procedure, there is none.
+ */
+static Snapshot
+begin_write(void)
+{
+	return RegisterSnapshot(GetLatestSnapshot());
+}
 
 /*
  * The table stays locked until the transaction ends, as after any write; what
  * was written shows in the scans that follow.
  */
 static void
-finish_write(Relation rel)
+end_write(Relation rel, Snapshot snapshot)
 {
+	UnregisterSnapshot(snapshot);
 	table_close(rel, NoLock);
 	CommandCounterIncrement();
 }
@@ -54,6 +66,7 @@ store_write_row(const char *table, int columns, Datum *values, bool *nulls,
 {
 	Relation	rel = store_open_table(table, columns, RowExclusiveLock);
 	HeapTuple	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
+	Snapshot	snapshot = begin_write();
 
 	if (ItemPointerIsValid(tid))
 		CatalogTupleUpdate(rel, tid, tuple);
@@ -61,7 +74,7 @@ store_write_row(const char *table, int columns, Datum *values, bool *nulls,
 		CatalogTupleInsert(rel, tuple);
 	*tid = tuple->t_self;
 	heap_freetuple(tuple);
-	finish_write(rel);
+	end_write(rel, snapshot);
 }
 
 /* Removes a row. */
@@ -69,9 +82,10 @@ void
 store_delete_row(const char *table, int columns, ItemPointer tid)
 {
 	Relation	rel = store_open_table(table, columns, RowExclusiveLock);
+	Snapshot	snapshot = begin_write();
 
 	CatalogTupleDelete(rel, tid);
-	finish_write(rel);
+	end_write(rel, snapshot);
 }
 
 /* Sets a column, numbered from 1, of a row that is to be written. */
