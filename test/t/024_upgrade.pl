@@ -42,7 +42,7 @@ my $new_major = major("$new_bin/pg_config");
 my @old = ({ what => 'the same major', bin => $new_bin });
 my %skipped;
 
-my @candidates = ($ENV{OLD_PG_CONFIG} // ());
+my @candidates = grep { $_ } $ENV{OLD_PG_CONFIG};
 push @candidates, glob(dirname(dirname($new_bin)) . '/*/bin/pg_config')
   unless @candidates;
 foreach my $pg_config (@candidates)
