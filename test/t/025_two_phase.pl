@@ -247,7 +247,7 @@ foreach my $name ('over a restart', 'over a crash', 'orphan')
 	($ticket, $fence{$name}) = prepare($name);
 }
 $_->quit foreach $main, $taker;
-$node->restart('fast');
+$node->restart;
 check_prepared('over a restart', $fence{'over a restart'}, 'after a restart');
 value(q{COMMIT PREPARED 'over a restart'});
 is(written('over a restart'), '1', 'after a restart: committed');
