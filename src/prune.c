@@ -3,8 +3,8 @@
  * prune.c
  *	  Removing ended tickets and idle locks: by and by, and on demand.
  *
- * A transaction that has added rows looks, just before it commits, at a random
- * page of each table and removes what is over for long enough.  So the tables
+ * A transaction that has added rows looks, just before it commits, at random
+ * pages of each table and removes what is over for long enough.  So the tables
  * stay within a multiple of what is live or retained, without a background
  * process; and no transaction that stays open keeps a tag of a lock that it
  * has nothing to do with.  lease_prune does the same to all of them at once.
@@ -33,8 +33,11 @@
 /* The most tags that lease_prune keeps until its transaction ends. */
 #define MAX_PRUNE_TAGS	1000
 
-/* Every how many new rows a transaction looks for rows to remove. */
+/* How many new rows make a session look at a page for rows to remove. */
 #define TIDY_INTERVAL	4
+
+/* The most pages that it looks at before one commit. */
+#define MAX_TIDY_PAGES	16
 
 /* How many rows are read at once. */
 #define BATCH			1000
@@ -315,30 +318,46 @@ lease_prune(int64 older_us, int64 max_rows)
  */
 
 /*
- * Looks at a random page of each table, if the session has added rows: on
- * average once in TIDY_INTERVAL rows, also for a session that adds but one.
- * To be called just before a commit, so that what it takes is free at once.
+ * How many pages are due for the rows that were added.  What is left of a page
+ * is a matter of chance, so that a session that adds but one row does its
+ * share, too.
+ */
+static int
+count_due_pages(void)
+{
+	int			pages = rows_added / TIDY_INTERVAL;
+
+	if (pg_prng_uint64_range(&pg_global_prng_state, 1, TIDY_INTERVAL) <=
+		(uint64) (rows_added % TIDY_INTERVAL))
+		pages++;
+	return Min(pages, MAX_TIDY_PAGES);
+}
+
+/*
+ * Looks at random pages of each table, if the session has added rows.  If
+ * another session is at it, they stay due.  To be called just before a commit,
+ * so that what it takes is free at once.
  */
 void
 tidy_before_commit(void)
 {
 	Prune		prune = {0};
+	int			pages = count_due_pages();
 	ListCell   *cell;
 
-	if (rows_added == 0 ||
-		pg_prng_uint64_range(&pg_global_prng_state, 1, TIDY_INTERVAL) >
-		(uint64) rows_added)
+	if (pages == 0 || !try_prune_tag())
 		return;
-	if (!try_prune_tag())
-		return;
-	rows_added = 0;
+	rows_added = Max(rows_added - pages * TIDY_INTERVAL, 0);
 	prune.before = clock_read(NO_TIME) -
 		leaselock_ticket_retention * USECS_PER_SEC;
 	prune.max_removed = PG_INT64_MAX;
-	foreach(cell, store_sample_tickets())
-		prune_ticket(&prune, (LeaseTicket *) lfirst(cell));
-	foreach(cell, store_sample_locks())
-		prune_lock(&prune, (LeaseLock *) lfirst(cell));
+	while (pages-- > 0)
+	{
+		foreach(cell, store_sample_tickets())
+			prune_ticket(&prune, (LeaseTicket *) lfirst(cell));
+		foreach(cell, store_sample_locks())
+			prune_lock(&prune, (LeaseLock *) lfirst(cell));
+	}
 	if (pg_prng_uint64_range(&pg_global_prng_state, 1, BATCH) == 1)
 		prune_blockers(&prune);
 }
