@@ -134,6 +134,7 @@ ISOLATION = \
 	ticket_queue \
 	try_hang \
 	wait_cancel \
+	wait_left \
 	wait_levels \
 	waiter_timeout
 

@@ -141,8 +141,8 @@ look_uninterrupted(const pg_uuid_t *uuid, int flags, volatile bool *looking,
 
 /*
  * Looks and sleeps until the ticket waits no more, or the time is over; then
- * the ticket is a polling one again.  Answers in the transaction of the last
- * look, which the caller leaves to be committed.
+ * the ticket is a polling one again, and that is committed.  Any other answer
+ * is given in the transaction of the last look, which is left to be committed.
  */
 static void
 wait_loop(const pg_uuid_t *uuid, TimestampTz until, volatile bool *looking,
@@ -163,7 +163,14 @@ wait_loop(const pg_uuid_t *uuid, TimestampTz until, volatile bool *looking,
 		look_uninterrupted(uuid, flags, looking, answer);
 		if (answer->state == LEASE_WAITING && until <= answer->now)
 		{
-			look_uninterrupted(uuid, 0, looking, answer);
+			/*
+			 * The ticket lives on without us, by this sign of life.  It counts
+			 * once it is committed, which must be before our liveness tag goes.
+			 */
+			lease_look(uuid, LOOK_MAY_WAIT, answer);
+			MemoryContextSwitchTo(caller_context);
+			if (answer->state == LEASE_WAITING)
+				SPI_commit();
 			break;
 		}
 		if (answer->state != LEASE_WAITING)

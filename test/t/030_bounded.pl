@@ -5,6 +5,8 @@
 # The bound: no table has more than twice as many rows as are live or retained,
 # and the files have stopped growing, once two rounds have been played, which is
 # how long it takes to be rid of what was left by use of another kind.
+#
+# Native only: it plays tens of thousands of calls, and no server version matters to it.
 
 use strict;
 use warnings FATAL => 'all';

@@ -2,6 +2,8 @@
 # release under clocks that make everything old at once: no error in the
 # server's log, no fence goes back, no lost update, and a bounded number of
 # locks in an open prune.
+#
+# Native only: it loads the machine, which three majors at once share.
 
 use strict;
 use warnings FATAL => 'all';

@@ -27,6 +27,7 @@ my $primary = PostgreSQL::Test::Cluster->new('first');
 $primary->init(allows_streaming => 1);
 $primary->append_conf('postgresql.conf', qq{
 autovacuum = off
+max_locks_per_transaction = 1024
 log_statement = none
 log_line_prefix = '%m [%p] %e %q%a '
 });
