@@ -3,10 +3,11 @@
  * leaselock.h
  *	  What the files of the module share.
  *
- * Calls go one way: the SQL-callable functions (*_api.c) call the rules
- * (lease.c, fence.c), the rules call the ground (store_*.c, locktag.c,
- * clock.c, identity.c, arguments.c).  The rules see structs and know no SQL
- * text; the store sees tuples and knows no rules.
+ * Calls go one way: the SQL-callable functions (*_api.c, guard.c) call the
+ * rules (lease.c, hold.c, queue.c, deadlock.c, wait.c, fence.c, admin.c and
+ * prune.c, on top of grant.c and transaction.c), the rules call the ground
+ * (store_*.c, locktag.c, clock.c, identity.c, arguments.c).  The rules see
+ * structs; the store sees tuples and knows no rules.
  *
  * Copyright (c) 2026, leaselock contributors
  *
