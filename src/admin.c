@@ -36,16 +36,13 @@ break_grant(Call *call)
 
 		if (ticket->state != LEASE_HELD)
 			continue;
-		if (ticket_state(ticket, &call->lock, call->now) == LEASE_HELD)
+		if (ticket_state(ticket, &call->lock, call->now) != LEASE_HELD)
 		{
-			ticket->state = LEASE_BROKEN;
-			ticket->ended_at = call->now;
+			expire_ticket(ticket);
+			continue;
 		}
-		else
-		{
-			ticket->state = LEASE_EXPIRED;
-			ticket->ended_at = ticket->expires_at;
-		}
+		ticket->state = LEASE_BROKEN;
+		ticket->ended_at = call->now;
 		ticket->place = 0;
 		store_save_ticket(ticket);
 	}
@@ -133,7 +130,7 @@ cancel_strangers(const char *scope)
 
 		if (ticket->state == LEASE_WAITING &&
 			!may_use_scope(scope, ticket->who.role))
-			(void) cancel_wait(&call, ticket, LEASE_CANCELLED);
+			(void) cancel_wait(&call, ticket);
 	}
 }
 

@@ -194,6 +194,17 @@ is_over(const Search *search)
 		list_length(search->nodes) > search->limit;
 }
 
+static WaitEdge *
+make_edge(const LockKey *key, const Identity *waiter, const Identity *blocker)
+{
+	WaitEdge   *edge = palloc(sizeof(WaitEdge));
+
+	edge->key = *key;
+	edge->waiter = *waiter;
+	edge->blocker = *blocker;
+	return edge;
+}
+
 /* ----------------------------------------------------------------------
  * From the front: whom do we wait for?
  * ----------------------------------------------------------------------
@@ -279,14 +290,8 @@ search_front(Search *search)
 		follow_identity(search, (CycleNode *) list_nth(search->nodes, i));
 
 	for (CycleNode *node = search->found; node && node->from; node = node->from)
-	{
-		WaitEdge   *edge = palloc(sizeof(WaitEdge));
-
-		edge->key = node->key;
-		edge->waiter = node->from->who;
-		edge->blocker = node->who;
-		edges = lcons(edge, edges);
-	}
+		edges = lcons(make_edge(&node->key, &node->from->who, &node->who),
+					  edges);
 	return edges;
 }
 
@@ -398,8 +403,7 @@ first_place(const Search *search)
 static List *
 search_behind(Search *search)
 {
-	List	   *edges = NIL;
-	WaitEdge   *edge;
+	List	   *edges;
 
 	search->place = first_place(search);
 	(void) reach(search, &search->self->who, &search->lock->key, NULL);
@@ -408,19 +412,11 @@ search_behind(Search *search)
 	if (search->found == NULL)
 		return NIL;
 
-	edge = palloc(sizeof(WaitEdge));
-	edge->key = search->lock->key;
-	edge->waiter = search->self->who;
-	edge->blocker = search->found->who;
-	edges = lappend(edges, edge);
+	edges = list_make1(make_edge(&search->lock->key, &search->self->who,
+								 &search->found->who));
 	for (CycleNode *node = search->found; node->from; node = node->from)
-	{
-		edge = palloc(sizeof(WaitEdge));
-		edge->key = node->key;
-		edge->waiter = node->who;
-		edge->blocker = node->from->who;
-		edges = lappend(edges, edge);
-	}
+		edges = lappend(edges,
+						make_edge(&node->key, &node->who, &node->from->who));
 	return edges;
 }
 

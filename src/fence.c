@@ -231,14 +231,14 @@ report_stale_fence(const LockKey *key, int64 fence, FenceVerdict verdict,
 							  present);
 			break;
 		case FENCE_ENDED:
-			reason = psprintf("The grant with this fence, the newest, was released or broken.");
+			reason = "The grant with this fence, the newest, was released or broken.";
 			break;
 		case FENCE_LAPSED:
-			reason = psprintf("The grant with this fence is the newest, but its lease has run out.");
+			reason = "The grant with this fence is the newest, but its lease has run out.";
 			break;
 		case FENCE_UNKNOWN:
 			reason = present == 0 ?
-				psprintf("The lock has no grant on record.") :
+				"The lock has no grant on record." :
 				psprintf("This fence was not given out; the newest of the lock is " INT64_FORMAT ".",
 						 present);
 			break;

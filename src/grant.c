@@ -98,6 +98,28 @@ reload_ticket(LeaseTicket *ticket)
 		ticket->state = LEASE_GONE;
 }
 
+/* Loads the lock and a ticket anew, under a tag of theirs, and judges it. */
+LeaseState
+rejudge_ticket(Call *call, LeaseTicket *ticket)
+{
+	load_call(call, &ticket->key);
+	reload_ticket(ticket);
+	return ticket_state(ticket, &call->lock, call->now);
+}
+
+/*
+ * Writes that a held ticket's lease has run out; it leaves its grant's list.
+ * The caller holds the name tag in NAME_KEEP at least, and sees to the lock.
+ */
+void
+expire_ticket(LeaseTicket *ticket)
+{
+	ticket->state = LEASE_EXPIRED;
+	ticket->ended_at = ticket->expires_at;
+	ticket->place = 0;
+	store_save_ticket(ticket);
+}
+
 /*
  * Judges a ticket without a tag.  The lock is read after the ticket, so if it
  * does not know the ticket's grant any more, whoever ended that grant has

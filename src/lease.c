@@ -115,10 +115,7 @@ settle_others(Call *call, const LeaseTicket *own, TimestampTz *latest)
 			*latest = Max(*latest, ticket->expires_at);
 			continue;
 		}
-		ticket->state = LEASE_EXPIRED;
-		ticket->ended_at = ticket->expires_at;
-		ticket->place = 0;
-		store_save_ticket(ticket);
+		expire_ticket(ticket);
 	}
 	return live;
 }
@@ -386,10 +383,7 @@ settle_lapse(Call *call, LeaseTicket *ticket)
 		give_back_tags(&call->tags);
 		return;
 	}
-	ticket->state = LEASE_EXPIRED;
-	ticket->ended_at = ticket->expires_at;
-	ticket->place = 0;
-	store_save_ticket(ticket);
+	expire_ticket(ticket);
 	call->lock.tickets--;
 	save_lock(call);
 }
@@ -405,9 +399,7 @@ lock_held_ticket(Call *call, LeaseTicket *ticket, LOCKMODE mode,
 	LeaseState	state;
 
 	wait_name_tag(&call->tags, &ticket->key, mode);
-	load_call(call, &ticket->key);
-	reload_ticket(ticket);
-	state = ticket_state(ticket, &call->lock, call->now);
+	state = rejudge_ticket(call, ticket);
 	if (state == LEASE_HELD)
 		return true;
 	give_back_tags(&call->tags);
@@ -476,7 +468,7 @@ release_ticket(LeaseTicket *ticket, LeaseAnswer *answer)
 		{
 			bool		waited = state == LEASE_WAITING;
 
-			state = cancel_wait(&call, ticket, LEASE_CANCELLED);
+			state = cancel_wait(&call, ticket);
 			if (state == LEASE_CANCELLED)
 			{
 				answer_ticket(&call, ticket, state, answer);

@@ -318,7 +318,6 @@ typedef struct TableScan
 	store_set_value(values, nulls, column, value, !(valid))
 
 /* in file store_scan.c */
-extern Oid	store_find_relation(const char *name);
 extern bool store_exists(void);
 extern void store_lock_tables(void);
 extern Relation store_open_table(const char *name, int columns,
@@ -394,6 +393,8 @@ extern LeaseState ticket_state(const LeaseTicket *ticket,
 extern bool same_ticket(const LeaseTicket *a, const LeaseTicket *b);
 extern void load_call(Call *call, const LockKey *key);
 extern void reload_ticket(LeaseTicket *ticket);
+extern LeaseState rejudge_ticket(Call *call, LeaseTicket *ticket);
+extern void expire_ticket(LeaseTicket *ticket);
 extern LeaseState judge_ticket(Call *call, LeaseTicket *ticket);
 extern void save_lock(Call *call);
 extern void save_acknowledged(Call *call);
@@ -430,7 +431,7 @@ extern bool list_has_identity(const List *identities, const Identity *who);
 extern LOCKMODE grant_mode(const Call *call, const Identity *who,
 						   bool for_hold);
 extern LeaseState look_at_ticket(Call *call, LeaseTicket *ticket, int flags);
-extern LeaseState cancel_wait(Call *call, LeaseTicket *ticket, LeaseState as);
+extern LeaseState cancel_wait(Call *call, LeaseTicket *ticket);
 extern LeaseState enqueue(Call *call, const LeaseRequest *request,
 						  TimestampTz until, LeaseTicket *ticket);
 extern void promote_head(Call *call);

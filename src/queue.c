@@ -317,9 +317,7 @@ claim_grant(Call *call, LeaseTicket *ticket, int flags)
 	else if (!try_name_tag(&call->tags, &ticket->key, NAME_KEEP))
 		return LEASE_HELD;
 
-	load_call(call, &ticket->key);
-	reload_ticket(ticket);
-	state = ticket_state(ticket, &call->lock, call->now);
+	state = rejudge_ticket(call, ticket);
 	if (state != LEASE_HELD || ticket->claimed)
 	{
 		give_back_tags(&call->tags);
@@ -382,9 +380,7 @@ write_look(Call *call, LeaseTicket *ticket, int flags)
 	if (!get_ticket_tag(call, ticket, flags))
 		return ticket_state(ticket, &call->lock, call->now);
 
-	load_call(call, &ticket->key);
-	reload_ticket(ticket);
-	state = ticket_state(ticket, &call->lock, call->now);
+	state = rejudge_ticket(call, ticket);
 	if (ticket->state != LEASE_WAITING)
 	{
 		give_back_tags(&call->tags);
@@ -445,7 +441,7 @@ look_at_ticket(Call *call, LeaseTicket *ticket, int flags)
  * is held if it was promoted before the tag was to be had.
  */
 LeaseState
-cancel_wait(Call *call, LeaseTicket *ticket, LeaseState as)
+cancel_wait(Call *call, LeaseTicket *ticket)
 {
 	LeaseState	state;
 	LeaseTicket next;
@@ -457,16 +453,14 @@ cancel_wait(Call *call, LeaseTicket *ticket, LeaseState as)
 						ticket->key.name, ticket->key.scope),
 				 errdetail("Another transaction works on the same ticket, and this transaction has changed the lock or another of its tickets."),
 				 errhint("End the wait in a transaction of its own.")));
-	load_call(call, &ticket->key);
-	reload_ticket(ticket);
-	state = ticket_state(ticket, &call->lock, call->now);
+	state = rejudge_ticket(call, ticket);
 	if (ticket->state != LEASE_WAITING)
 	{
 		give_back_tags(&call->tags);
 		return state;
 	}
 	if (state == LEASE_WAITING)
-		state = as;
+		state = LEASE_CANCELLED;
 	end_wait(call, ticket, state);
 	/* the lock may be free by the time we commit, because our tag was busy */
 	if (queue_head(&call->lock, call->now, &next))

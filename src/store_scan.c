@@ -39,8 +39,8 @@
 #include "leaselock.h"
 
 /* The oid of a relation of ours; looked up anew each time. */
-Oid
-store_find_relation(const char *name)
+static Oid
+find_relation(const char *name)
 {
 	Oid			schema;
 	Oid			relation;
@@ -88,7 +88,7 @@ store_open_table(const char *name, int columns, LOCKMODE mode)
 
 	/* it may be dropped, and made again, between the look-up and the lock */
 	do
-		rel = try_table_open(store_find_relation(name), mode);
+		rel = try_table_open(find_relation(name), mode);
 	while (rel == NULL);
 
 	if (columns != 0 && RelationGetDescr(rel)->natts != columns)
@@ -112,7 +112,7 @@ store_lock_tables(void)
 	};
 
 	for (int i = 0; i < (int) lengthof(names); i++)
-		LockRelationOid(store_find_relation(names[i]), RowExclusiveLock);
+		LockRelationOid(find_relation(names[i]), RowExclusiveLock);
 }
 
 /* A scan key for equality. */
@@ -163,7 +163,7 @@ store_open_scan(const char *table, int columns, const char *index, ScanKey keys,
 										SnapshotAny, nkeys, keys);
 		return scan;
 	}
-	scan->index = index_open(store_find_relation(index), AccessShareLock);
+	scan->index = index_open(find_relation(index), AccessShareLock);
 	scan->scan = systable_beginscan_ordered(scan->rel, scan->index,
 											SnapshotAny, nkeys, keys);
 	return scan;

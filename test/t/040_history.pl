@@ -866,7 +866,13 @@ if (!defined $faketime)
 	$node->safe_psql('postgres', "ALTER SYSTEM SET leaselock.clock_offset = '" . ($offset + 400) . " s'");
 	$node->safe_psql('postgres', 'SELECT pg_reload_conf()');
 }
-else { write_file($clock_file, sprintf("%+d\n", $offset + 400)); sleep(1.5) }
+else
+{
+	write_file($clock_file, sprintf("%+d\n", $offset + 400));
+	$node->poll_query_until('postgres',
+		'SELECT extract(epoch FROM clock_timestamp()) > ' . (time + $offset + 390))
+	  or die 'the clock does not move';
+}
 foreach my $lock (@locks)
 {
 	is( $node->safe_psql('postgres', qq{
