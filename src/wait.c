@@ -126,6 +126,11 @@ sleep_on_latch(long ms)
  * transaction.  Interrupts are held, so that an error raised in here is never
  * a cancel: a cancel comes when nothing is going on.  For the same reason the
  * tables are locked before, where that can be cancelled.
+ *
+ * A cancel that came meanwhile is raised right after, though the look may have
+ * got the lock: that is not committed yet.  Left to itself a statement_timeout
+ * would strike when the statement is over, and the client get an error that it
+ * takes for the answer to its next one.
  */
 static void
 look_uninterrupted(const pg_uuid_t *uuid, int flags, volatile bool *looking,
@@ -137,6 +142,7 @@ look_uninterrupted(const pg_uuid_t *uuid, int flags, volatile bool *looking,
 	lease_look(uuid, flags, answer);
 	RESUME_INTERRUPTS();
 	*looking = false;
+	CHECK_FOR_INTERRUPTS();
 }
 
 /*

@@ -32,6 +32,7 @@ SELECT 1 / (state = 'released')::int FROM leaselock.lease_release(':ticket');
 # time it waits for a ticket that it has queued before.  Then it looks what has
 # become of the lock and of its request, which a retry must find, and gives
 # everything back.
+my $scripts = PostgreSQL::Test::Utils::tempdir();
 my $waiter = "\\set VERBOSITY sqlstate\n";
 foreach my $round (1 .. $races)
 {
@@ -46,7 +47,7 @@ foreach my $round (1 .. $races)
 	  ? "CALL leaselock.lease_wait(:'own');\n"
 	  : "CALL leaselock.lease_acquire_wait('race', 'waiter', wait => '60 s', request_id => $request);\n";
 	$waiter .= qq{\\set code :SQLSTATE
-SET statement_timeout = 0;
+\\i $scripts/reset
 WITH seen AS MATERIALIZED (SELECT (SELECT owner FROM leaselock.lease_peek('race')) AS owner,
 		(SELECT fence FROM leaselock.lease_peek('race')) AS fence)
 INSERT INTO outcome SELECT $round, :'code', s.owner, s.fence, a.state, a.fence, a.depth,
@@ -56,8 +57,14 @@ SELECT leaselock.lease_release_all('waiter') \\gset
 };
 }
 
-my $scripts = PostgreSQL::Test::Utils::tempdir();
 append_to_file("$scripts/waiter", $waiter);
+
+# The time-out strikes the statement that ends it, too.
+append_to_file("$scripts/reset", qq{SET statement_timeout = 0;
+\\if :ERROR
+\\i $scripts/reset
+\\endif
+});
 
 my $bench = start_pgbench($node, '-c 1 -t 1000000', holder => $holder);
 ok( $node->poll_query_until('postgres',
@@ -84,6 +91,9 @@ ok( $node->poll_query_until('postgres', qq{
 	'the holder still gets its turn');
 $bench->{run}->signal('INT');
 eval { $bench->{run}->finish };
+ok( $node->poll_query_until('postgres',
+		q{SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name = 'pgbench'}),
+	'the holder is gone');
 unlike($bench->{err}, qr/ERROR/, 'the holder meets no error');
 
 note("outcomes (error, holder, ticket):\n" . $node->safe_psql('postgres', q{
