@@ -11,6 +11,7 @@
 #ifndef LEASELOCK_COMPAT_H
 #define LEASELOCK_COMPAT_H
 
+#include "access/heapam.h"
 #include "access/tableam.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
@@ -49,6 +50,19 @@ BeginTidRangeScanCompat(Relation rel, Snapshot snapshot, ItemPointer first,
 	return table_beginscan_tidrange(rel, snapshot, first, last, SO_NONE);
 #else
 	return table_beginscan_tidrange(rel, snapshot, first, last);
+#endif
+}
+
+/* 16 added the last argument, which is the same as HeapTupleIsHeapOnly here. */
+static inline void
+HeapUpdateCompat(Relation rel, ItemPointer tid, HeapTuple tuple)
+{
+#if PG_VERSION_NUM >= 160000
+	TU_UpdateIndexes indexes;
+
+	simple_heap_update(rel, tid, tuple, &indexes);
+#else
+	simple_heap_update(rel, tid, tuple);
 #endif
 }
 

@@ -83,7 +83,11 @@ same_ticket(const LeaseTicket *a, const LeaseTicket *b)
 void
 load_call(Call *call, const LockKey *key)
 {
-	store_load_lock(key, &call->lock);
+	if (call->lock.key.name != NULL &&
+		compare_lock_keys(&call->lock.key, key) == 0)
+		store_reload_lock(&call->lock);
+	else
+		store_load_lock(key, &call->lock);
 	call->now = clock_read(call->lock.changed_at);
 }
 
@@ -94,7 +98,7 @@ load_call(Call *call, const LockKey *key)
 void
 reload_ticket(LeaseTicket *ticket)
 {
-	if (!store_load_request(&ticket->key, &ticket->request_id, ticket))
+	if (!store_reload_ticket(ticket))
 		ticket->state = LEASE_GONE;
 }
 

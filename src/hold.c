@@ -47,8 +47,10 @@ hold_try(const LeaseRequest *request)
 	{
 		Call		call = {0};
 		LOCKMODE	mode;
+		LeaseLock	seen;
 
 		load_call(&call, &request->key);
+		seen = call.lock;
 		if (has_live_hold(&call, who))
 			return call.lock.fence;
 		mode = grant_mode(&call, who, true);
@@ -63,7 +65,8 @@ hold_try(const LeaseRequest *request)
 		}
 
 		load_call(&call, &request->key);
-		if (!has_live_hold(&call, who) && grant_mode(&call, who, true) == mode)
+		if (!has_live_hold(&call, who) &&
+			mode_is_same(&call, &seen, who, true, mode))
 		{
 			require_scope(request->key.scope);
 			if (mode == NAME_CHANGE)

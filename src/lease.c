@@ -197,12 +197,14 @@ static Outcome
 try_acquire(Call *call, const LeaseRequest *request, LeaseAnswer *answer)
 {
 	LOCKMODE	mode;
+	LeaseLock	seen;
 	LeaseTicket ticket;
 
 	if (answer_known_request(call, request, answer))
 		return ANSWERED;
 
 	load_call(call, &request->key);
+	seen = call->lock;
 	mode = grant_mode(call, &request->who, false);
 	answer_contended(call, request, answer);
 	if (mode == NoLock)
@@ -218,7 +220,7 @@ try_acquire(Call *call, const LeaseRequest *request, LeaseAnswer *answer)
 	if (answer_known_request(call, request, answer))
 		return ANSWERED;
 	load_call(call, &request->key);
-	if (grant_mode(call, &request->who, false) != mode)
+	if (!mode_is_same(call, &seen, &request->who, false, mode))
 		return CHANGED;
 	require_scope(request->key.scope);
 

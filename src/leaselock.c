@@ -85,6 +85,7 @@ _PG_init(void)
 							 GUC_UNIT_MS | GUC_NOT_IN_SAMPLE, NULL, NULL, NULL);
 	MarkGUCPrefixReserved("leaselock");
 
+	store_watch_relations();
 	RegisterXactCallback(leaselock_xact_callback, NULL);
 	RegisterSubXactCallback(leaselock_subxact_callback, NULL);
 	RegisterResourceReleaseCallback(leaselock_release_callback, NULL);

@@ -300,6 +300,26 @@ extern void give_back_tags(TagSet *set);
  * What the store_*.c files share
  */
 
+/* The tables, and their indexes. */
+typedef enum StoreRelation
+{
+	REL_INSTALLATION,
+	REL_LOCKS,
+	REL_TICKETS,
+	REL_BLOCKERS,
+	REL_FLOOR,
+	REL_SCOPES,
+	REL_LAST_TABLE = REL_SCOPES,
+	REL_LOCKS_PKEY,
+	REL_TICKETS_PKEY,
+	REL_TICKETS_TICKET,
+	REL_TICKETS_PLACE,
+	REL_TICKETS_OWNER,
+	REL_BLOCKERS_OWNER,
+	REL_SCOPES_PKEY,
+	REL_NONE					/* no index: the scan has no order */
+} StoreRelation;
+
 /* A scan of a table, in the order of an index if there is one. */
 typedef struct TableScan
 {
@@ -318,28 +338,37 @@ typedef struct TableScan
 	store_set_value(values, nulls, column, value, !(valid))
 
 /* in file store_scan.c */
+extern void store_watch_relations(void);
 extern bool store_exists(void);
 extern void store_lock_tables(void);
-extern Relation store_open_table(const char *name, int columns,
+extern Relation store_open_table(StoreRelation table, int columns,
 								 LOCKMODE mode);
-extern bool store_is_empty(const char *name);
+extern bool store_is_empty(StoreRelation table);
 extern void store_set_key(ScanKey key, AttrNumber column, RegProcedure equal,
 						  Datum value);
 extern int	store_set_behind(ScanKey keys, const LockKey *key,
 							 const pg_uuid_t *request_id, int equal);
-extern TableScan *store_open_scan(const char *table, int columns,
-								  const char *index, ScanKey keys, int nkeys);
+extern TableScan *store_open_scan(StoreRelation table, int columns,
+								  StoreRelation index, ScanKey keys,
+								  int nkeys);
 extern HeapTuple store_next_row(TableScan *scan, ScanDirection direction);
 extern void store_close_scan(TableScan *scan);
-extern List *store_sample_rows(const char *table, int columns,
-							   void *(*take) (HeapTuple tuple, TupleDesc desc));
+extern bool store_read_row(StoreRelation table, int columns, ItemPointer tid,
+						   void (*take) (HeapTuple tuple, TupleDesc desc,
+										 void *row),
+						   void *row);
+extern List *store_sample_rows(StoreRelation table, int columns,
+							   TimestampTz before,
+							   void *(*take) (HeapTuple tuple, TupleDesc desc,
+											  TimestampTz before));
 extern pg_uuid_t store_load_home(void);
 extern TimestampTz store_time_or_none(Datum value, bool isnull);
 
 /* in file store_write.c */
-extern void store_write_row(const char *table, int columns, Datum *values,
+extern void store_write_row(StoreRelation table, int columns, Datum *values,
 							bool *nulls, ItemPointer tid);
-extern void store_delete_row(const char *table, int columns, ItemPointer tid);
+extern void store_delete_row(StoreRelation table, int columns,
+										 ItemPointer tid);
 extern void store_set_value(Datum *values, bool *nulls, int column,
 							Datum value, bool isnull);
 extern void store_set_time(Datum *values, bool *nulls, int column,
@@ -347,11 +376,12 @@ extern void store_set_time(Datum *values, bool *nulls, int column,
 
 /* in file store_lock.c */
 extern void store_load_lock(const LockKey *key, LeaseLock *lock);
+extern void store_reload_lock(LeaseLock *lock);
 extern void store_save_lock(LeaseLock *lock);
 extern List *store_list_locks(void);
 extern List *store_list_scope(const char *scope);
 extern List *store_next_locks(const LockKey *after, int count);
-extern List *store_sample_locks(void);
+extern List *store_sample_locks(TimestampTz before);
 extern void store_delete_lock(LeaseLock *lock);
 
 /* in file store_ticket.c */
@@ -359,6 +389,7 @@ extern const char *lease_state_name(LeaseState state);
 extern bool store_load_ticket(const pg_uuid_t *ticket, LeaseTicket *row);
 extern bool store_load_request(const LockKey *key,
 							   const pg_uuid_t *request_id, LeaseTicket *row);
+extern bool store_reload_ticket(LeaseTicket *row);
 extern void store_save_ticket(LeaseTicket *row);
 extern List *store_list_grant(const LockKey *key, int64 fence);
 extern List *store_list_owner(const Identity *who);
@@ -369,7 +400,7 @@ extern void store_close_tickets(TicketScan *scan);
 extern int64 store_last_place(const LockKey *key);
 extern List *store_list_tickets(void);
 extern List *store_next_tickets(const LeaseTicket *after, int count);
-extern List *store_sample_tickets(void);
+extern List *store_sample_tickets(TimestampTz before);
 extern void store_delete_ticket(LeaseTicket *ticket);
 extern List *store_list_scope_waits(const char *scope);
 
@@ -430,6 +461,8 @@ extern int	queue_length(const LeaseLock *lock, TimestampTz now, int enough);
 extern bool list_has_identity(const List *identities, const Identity *who);
 extern LOCKMODE grant_mode(const Call *call, const Identity *who,
 						   bool for_hold);
+extern bool mode_is_same(const Call *call, const LeaseLock *seen,
+						 const Identity *who, bool for_hold, LOCKMODE mode);
 extern LeaseState look_at_ticket(Call *call, LeaseTicket *ticket, int flags);
 extern LeaseState cancel_wait(Call *call, LeaseTicket *ticket);
 extern LeaseState enqueue(Call *call, const LeaseRequest *request,

@@ -353,9 +353,9 @@ tidy_before_commit(void)
 	prune.max_removed = PG_INT64_MAX;
 	while (pages-- > 0)
 	{
-		foreach(cell, store_sample_tickets())
+		foreach(cell, store_sample_tickets(prune.before))
 			prune_ticket(&prune, (LeaseTicket *) lfirst(cell));
-		foreach(cell, store_sample_locks())
+		foreach(cell, store_sample_locks(prune.before))
 			prune_lock(&prune, (LeaseLock *) lfirst(cell));
 	}
 	if (pg_prng_uint64_range(&pg_global_prng_state, 1, BATCH) == 1)

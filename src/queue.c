@@ -186,6 +186,23 @@ grant_mode(const Call *call, const Identity *who, bool for_hold)
 		NoLock : NAME_CHANGE;
 }
 
+/*
+ * Whether that mode, found in the lock as it was "seen" before the tag was
+ * taken, is still the one.  While the lock's row is the same the queue need not
+ * be read again: whoever has queued since did so after this call began, and is
+ * not overtaken.
+ */
+bool
+mode_is_same(const Call *call, const LeaseLock *seen, const Identity *who,
+			 bool for_hold, LOCKMODE mode)
+{
+	if (mode == NAME_CHANGE && call->lock.fence == seen->fence &&
+		ItemPointerEquals(&unconstify(LeaseLock *, &call->lock)->tid,
+						  &unconstify(LeaseLock *, seen)->tid))
+		return !grant_is_live(&call->lock, call->now);
+	return grant_mode(call, who, for_hold) == mode;
+}
+
 /* ----------------------------------------------------------------------
  * A waiter's own look
  * ----------------------------------------------------------------------

@@ -90,7 +90,7 @@ deform_lock(HeapTuple tuple, TupleDesc desc, LeaseLock *lock)
 static List *
 scan_locks(ScanKey keys, int nkeys)
 {
-	TableScan  *scan = store_open_scan("locks", LOCKS_COLUMNS, "locks_pkey", keys,
+	TableScan  *scan = store_open_scan(REL_LOCKS, LOCKS_COLUMNS, REL_LOCKS_PKEY, keys,
 									   nkeys);
 	HeapTuple	tuple;
 	List	   *rows = NIL;
@@ -133,6 +133,25 @@ store_load_lock(const LockKey *key, LeaseLock *lock)
 	lock->hold_expires_at = NO_TIME;
 }
 
+static void
+take_lock(HeapTuple tuple, TupleDesc desc, void *lock)
+{
+	deform_lock(tuple, desc, (LeaseLock *) lock);
+}
+
+/* Loads a lock anew.  Mostly it is where it was. */
+void
+store_reload_lock(LeaseLock *lock)
+{
+	LockKey		key = lock->key;
+
+	if (!ItemPointerIsValid(&lock->tid) ||
+		!store_read_row(REL_LOCKS, LOCKS_COLUMNS, &lock->tid, take_lock,
+						lock) ||
+		compare_lock_keys(&lock->key, &key) != 0)
+		store_load_lock(&key, lock);
+}
+
 /* All locks in the order of (scope, name). */
 List *
 store_list_locks(void)
@@ -164,7 +183,7 @@ store_next_locks(const LockKey *after, int count)
 	{
 		ScanKeyData keys[2];
 		int			nkeys = after ? store_set_behind(keys, after, NULL, equal) : 0;
-		TableScan  *scan = store_open_scan("locks", LOCKS_COLUMNS, "locks_pkey",
+		TableScan  *scan = store_open_scan(REL_LOCKS, LOCKS_COLUMNS, REL_LOCKS_PKEY,
 										   keys, nkeys);
 		HeapTuple	tuple;
 
@@ -181,20 +200,26 @@ store_next_locks(const LockKey *after, int count)
 	return rows;
 }
 
+/* Before the rest of a row is read, for most rows are not taken. */
 static void *
-take_lock(HeapTuple tuple, TupleDesc desc)
+take_idle_lock(HeapTuple tuple, TupleDesc desc, TimestampTz before)
 {
-	LeaseLock  *lock = palloc(sizeof(LeaseLock));
+	LeaseLock  *lock;
+	bool		isnull;
 
+	if (DatumGetTimestampTz(heap_getattr(tuple, LOCKS_CHANGED_AT, desc,
+										 &isnull)) >= before)
+		return NULL;
+	lock = palloc(sizeof(LeaseLock));
 	deform_lock(tuple, desc, lock);
 	return lock;
 }
 
-/* The locks on a random page of the table. */
+/* The locks on a random page of the table that were last changed before. */
 List *
-store_sample_locks(void)
+store_sample_locks(TimestampTz before)
 {
-	return store_sample_rows("locks", LOCKS_COLUMNS, take_lock);
+	return store_sample_rows(REL_LOCKS, LOCKS_COLUMNS, before, take_idle_lock);
 }
 
 /* Writes a lock's row.  The caller holds its name tag. */
@@ -224,12 +249,12 @@ store_save_lock(LeaseLock *lock)
 	store_set_time(values, nulls, LOCKS_EXPIRES_AT, lock->expires_at);
 	store_set_time(values, nulls, LOCKS_HOLD_EXPIRES_AT, lock->hold_expires_at);
 
-	store_write_row("locks", LOCKS_COLUMNS, values, nulls, &lock->tid);
+	store_write_row(REL_LOCKS, LOCKS_COLUMNS, values, nulls, &lock->tid);
 }
 
 /* The caller holds the name tag in NAME_CHANGE, and the queue tag. */
 void
 store_delete_lock(LeaseLock *lock)
 {
-	store_delete_row("locks", LOCKS_COLUMNS, &lock->tid);
+	store_delete_row(REL_LOCKS, LOCKS_COLUMNS, &lock->tid);
 }

@@ -31,8 +31,8 @@ enum
 static List *
 scan_blockers(ScanKey keys, int nkeys, int count)
 {
-	TableScan  *scan = store_open_scan("blockers", BLOCKERS_COLUMNS,
-									   "blockers_owner", keys, nkeys);
+	TableScan  *scan = store_open_scan(REL_BLOCKERS, BLOCKERS_COLUMNS,
+									   REL_BLOCKERS_OWNER, keys, nkeys);
 	HeapTuple	tuple;
 	List	   *rows = NIL;
 
@@ -95,7 +95,7 @@ store_note_blocker(const Identity *who, const LockKey *key)
 	values[BLOCKERS_OWNER - 1] = CStringGetTextDatum(who->owner);
 	values[BLOCKERS_SCOPE - 1] = CStringGetTextDatum(key->scope);
 	values[BLOCKERS_NAME - 1] = CStringGetTextDatum(key->name);
-	store_write_row("blockers", BLOCKERS_COLUMNS, values, nulls, &tid);
+	store_write_row(REL_BLOCKERS, BLOCKERS_COLUMNS, values, nulls, &tid);
 }
 
 /*
@@ -112,7 +112,7 @@ store_forget_blocker(const Identity *who, const LockKey *key)
 		Blocker    *blocker = (Blocker *) lfirst(cell);
 
 		if (compare_lock_keys(&blocker->key, key) == 0)
-			store_delete_row("blockers", BLOCKERS_COLUMNS, &blocker->tid);
+			store_delete_row(REL_BLOCKERS, BLOCKERS_COLUMNS, &blocker->tid);
 	}
 }
 
@@ -120,7 +120,7 @@ store_forget_blocker(const Identity *who, const LockKey *key)
 static FenceFloor
 load_floor(ItemPointer tid)
 {
-	TableScan  *scan = store_open_scan("floor", 2, NULL, NULL, 0);
+	TableScan  *scan = store_open_scan(REL_FLOOR, 2, REL_NONE, NULL, 0);
 	HeapTuple	tuple;
 	FenceFloor	floor = {0, 0};
 
@@ -161,7 +161,7 @@ store_save_floor(const FenceFloor *floor)
 	(void) load_floor(&tid);
 	values[0] = Int64GetDatum(floor->fence);
 	values[1] = Int64GetDatum(floor->reading);
-	store_write_row("floor", 2, values, nulls, &tid);
+	store_write_row(REL_FLOOR, 2, values, nulls, &tid);
 }
 
 enum
@@ -186,11 +186,11 @@ load_scope(const char *scope, NameData *role, Oid *role_oid, ItemPointer tid)
 	bool		found = false;
 
 	/* most databases register no scope, and this is asked for every waiter */
-	if (store_is_empty("scopes"))
+	if (store_is_empty(REL_SCOPES))
 		return false;
 
 	store_set_key(&key, SCOPES_SCOPE, F_TEXTEQ, CStringGetTextDatum(scope));
-	scan = store_open_scan("scopes", SCOPES_COLUMNS, "scopes_pkey", &key, 1);
+	scan = store_open_scan(REL_SCOPES, SCOPES_COLUMNS, REL_SCOPES_PKEY, &key, 1);
 	tuple = store_next_row(scan, ForwardScanDirection);
 	if (HeapTupleIsValid(tuple))
 	{
@@ -237,7 +237,7 @@ store_save_scope(const char *scope, const char *role, Oid role_oid)
 	values[SCOPES_ROLE - 1] = NameGetDatum(&name);
 	values[SCOPES_ROLE_OID - 1] = ObjectIdGetDatum(role_oid);
 	values[SCOPES_HOME - 1] = UUIDPGetDatum(&home);
-	store_write_row("scopes", SCOPES_COLUMNS, values, nulls, &tid);
+	store_write_row(REL_SCOPES, SCOPES_COLUMNS, values, nulls, &tid);
 }
 
 /* False if the scope was not registered.  The caller holds the scope tag. */
@@ -250,6 +250,6 @@ store_delete_scope(const char *scope)
 
 	if (!load_scope(scope, &role, &role_oid, &tid))
 		return false;
-	store_delete_row("scopes", SCOPES_COLUMNS, &tid);
+	store_delete_row(REL_SCOPES, SCOPES_COLUMNS, &tid);
 	return true;
 }

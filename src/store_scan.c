@@ -12,7 +12,8 @@
  * whose tag the caller holds cannot change under it; what was read without a
  * tag may be history the next moment, and callers decide again under the tag.
  *
- * No oid is kept: the extension may be dropped and created again.
+ * A table or index that was opened stays locked until the transaction ends, as
+ * in any query, so that opening it again costs little.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -38,24 +39,78 @@
 #include "compat.h"
 #include "leaselock.h"
 
-/* The oid of a relation of ours; looked up anew each time. */
+static const char *const relation_names[] = {
+	[REL_INSTALLATION] = "installation",
+	[REL_LOCKS] = "locks",
+	[REL_TICKETS] = "tickets",
+	[REL_BLOCKERS] = "blockers",
+	[REL_FLOOR] = "floor",
+	[REL_SCOPES] = "scopes",
+	[REL_LOCKS_PKEY] = "locks_pkey",
+	[REL_TICKETS_PKEY] = "tickets_pkey",
+	[REL_TICKETS_TICKET] = "tickets_ticket",
+	[REL_TICKETS_PLACE] = "tickets_place",
+	[REL_TICKETS_OWNER] = "tickets_owner",
+	[REL_BLOCKERS_OWNER] = "blockers_owner",
+	[REL_SCOPES_PKEY] = "scopes_pkey"
+};
+
+/* What has been looked up since one of the relations changed. */
+static Oid	relation_oids[lengthof(relation_names)];
+static pg_uuid_t home_id;
+static bool home_is_known = false;
+
+static void
+forget_relations(void)
+{
+	memset(relation_oids, 0, sizeof(relation_oids));
+	home_is_known = false;
+}
+
+static void
+relation_changed(Datum arg, Oid relation)
+{
+	for (int i = 0; i < (int) lengthof(relation_oids); i++)
+	{
+		if (!OidIsValid(relation) || relation_oids[i] == relation)
+		{
+			forget_relations();
+			return;
+		}
+	}
+}
+
+/*
+ * To be called once a session.  The extension may be dropped and created again
+ * at any time; the server then tells every session before it can lock a table.
+ */
+void
+store_watch_relations(void)
+{
+	CacheRegisterRelcacheCallback(relation_changed, (Datum) 0);
+}
+
+/* The oid of a relation of ours. */
 static Oid
-find_relation(const char *name)
+find_relation(StoreRelation relation)
 {
 	Oid			schema;
-	Oid			relation;
+	Oid			oid;
 
 	AcceptInvalidationMessages();
-	schema = get_namespace_oid(LEASELOCK_SCHEMA, false);
-	relation = get_relname_relid(name, schema);
+	if (OidIsValid(relation_oids[relation]))
+		return relation_oids[relation];
 
-	if (!OidIsValid(relation))
+	schema = get_namespace_oid(LEASELOCK_SCHEMA, false);
+	oid = get_relname_relid(relation_names[relation], schema);
+	if (!OidIsValid(oid))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_TABLE),
 				 errmsg("relation \"%s.%s\" does not exist",
-						LEASELOCK_SCHEMA, name),
+						LEASELOCK_SCHEMA, relation_names[relation]),
 				 errhint("Drop and create the extension leaselock.")));
-	return relation;
+	relation_oids[relation] = oid;
+	return oid;
 }
 
 /* Whether the extension is there at all. */
@@ -68,12 +123,12 @@ store_exists(void)
 
 /* Whether a table has no pages, which costs less than a scan to see. */
 bool
-store_is_empty(const char *name)
+store_is_empty(StoreRelation table)
 {
-	Relation	rel = store_open_table(name, 0, AccessShareLock);
+	Relation	rel = store_open_table(table, 0, AccessShareLock);
 	bool		empty = RelationGetNumberOfBlocks(rel) == 0;
 
-	table_close(rel, AccessShareLock);
+	table_close(rel, NoLock);
 	return empty;
 }
 
@@ -82,20 +137,20 @@ store_is_empty(const char *name)
  * without that).
  */
 Relation
-store_open_table(const char *name, int columns, LOCKMODE mode)
+store_open_table(StoreRelation table, int columns, LOCKMODE mode)
 {
 	Relation	rel;
 
 	/* it may be dropped, and made again, between the look-up and the lock */
 	do
-		rel = try_table_open(find_relation(name), mode);
+		rel = try_table_open(find_relation(table), mode);
 	while (rel == NULL);
 
 	if (columns != 0 && RelationGetDescr(rel)->natts != columns)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("table \"%s.%s\" does not fit the library of leaselock",
-						LEASELOCK_SCHEMA, name),
+						LEASELOCK_SCHEMA, relation_names[table]),
 				 errhint("Run ALTER EXTENSION leaselock UPDATE.")));
 	return rel;
 }
@@ -107,12 +162,8 @@ store_open_table(const char *name, int columns, LOCKMODE mode)
 void
 store_lock_tables(void)
 {
-	static const char *const names[] = {
-		"locks", "tickets", "blockers", "floor", "scopes", "installation"
-	};
-
-	for (int i = 0; i < (int) lengthof(names); i++)
-		LockRelationOid(find_relation(names[i]), RowExclusiveLock);
+	for (int table = 0; table <= REL_LAST_TABLE; table++)
+		LockRelationOid(find_relation(table), RowExclusiveLock);
 }
 
 /* A scan key for equality. */
@@ -150,14 +201,14 @@ store_set_behind(ScanKey keys, const LockKey *key, const pg_uuid_t *request_id,
  * subtransaction, unless by an error.
  */
 TableScan *
-store_open_scan(const char *table, int columns, const char *index, ScanKey keys,
-				int nkeys)
+store_open_scan(StoreRelation table, int columns, StoreRelation index,
+				ScanKey keys, int nkeys)
 {
 	TableScan  *scan = palloc0(sizeof(TableScan));
 
 	scan->rel = store_open_table(table, columns, AccessShareLock);
 	scan->snapshot = RegisterSnapshot(GetLatestSnapshot());
-	if (index == NULL)
+	if (index == REL_NONE)
 	{
 		scan->scan = systable_beginscan(scan->rel, InvalidOid, false,
 										SnapshotAny, nkeys, keys);
@@ -194,20 +245,46 @@ store_close_scan(TableScan *scan)
 	else
 	{
 		systable_endscan_ordered(scan->scan);
-		index_close(scan->index, AccessShareLock);
+		index_close(scan->index, NoLock);
 	}
 	UnregisterSnapshot(scan->snapshot);
-	table_close(scan->rel, AccessShareLock);
+	table_close(scan->rel, NoLock);
 	pfree(scan);
 }
 
 /*
- * The rows of a random page of a table, each through "take".  Any page will
- * do, so no index is needed to find what is old.
+ * Reads the row at a place where it was found before, through "take"; false if
+ * the version there does not count any more.  It may be another row by now.
+ */
+bool
+store_read_row(StoreRelation table, int columns, ItemPointer tid,
+			   void (*take) (HeapTuple tuple, TupleDesc desc, void *row),
+			   void *row)
+{
+	Relation	rel = store_open_table(table, columns, AccessShareLock);
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	bool		counts;
+
+	counts = table_tuple_fetch_row_version(rel, tid, SnapshotAny, slot) &&
+		table_tuple_satisfies_snapshot(rel, slot, snapshot);
+	if (counts)
+		take(ExecFetchSlotHeapTuple(slot, false, NULL), RelationGetDescr(rel),
+			 row);
+	ExecDropSingleTupleTableSlot(slot);
+	UnregisterSnapshot(snapshot);
+	table_close(rel, NoLock);
+	return counts;
+}
+
+/*
+ * The rows of a random page of a table that "take" does not answer NULL for.
+ * Any page will do, so no index is needed to find what is old.
  */
 List *
-store_sample_rows(const char *table, int columns,
-				  void *(*take) (HeapTuple tuple, TupleDesc desc))
+store_sample_rows(StoreRelation table, int columns, TimestampTz before,
+				  void *(*take) (HeapTuple tuple, TupleDesc desc,
+								 TimestampTz before))
 {
 	Relation	rel = store_open_table(table, columns, AccessShareLock);
 	BlockNumber blocks = RelationGetNumberOfBlocks(rel);
@@ -221,7 +298,7 @@ store_sample_rows(const char *table, int columns,
 
 	if (blocks == 0)
 	{
-		table_close(rel, AccessShareLock);
+		table_close(rel, NoLock);
 		return NIL;
 	}
 	block = pg_prng_uint64_range(&pg_global_prng_state, 0, blocks - 1);
@@ -233,32 +310,45 @@ store_sample_rows(const char *table, int columns,
 	scan = BeginTidRangeScanCompat(rel, SnapshotAny, &first, &last);
 	while (table_scan_getnextslot_tidrange(scan, ForwardScanDirection, slot))
 	{
-		if (table_tuple_satisfies_snapshot(rel, slot, snapshot))
-			rows = lappend(rows, take(ExecFetchSlotHeapTuple(slot, false, NULL),
-									  RelationGetDescr(rel)));
+		void	   *row;
+
+		if (!table_tuple_satisfies_snapshot(rel, slot, snapshot))
+			continue;
+		row = take(ExecFetchSlotHeapTuple(slot, false, NULL),
+				   RelationGetDescr(rel), before);
+		if (row != NULL)
+			rows = lappend(rows, row);
 	}
 	table_endscan(scan);
 	ExecDropSingleTupleTableSlot(slot);
 	UnregisterSnapshot(snapshot);
-	table_close(rel, AccessShareLock);
+	table_close(rel, NoLock);
 	return rows;
 }
 
-/* The row of leaselock.installation: which installation this is. */
+/*
+ * The row of leaselock.installation: which installation this is.  It is never
+ * changed, so it is as good as the table that it was read from.
+ */
 pg_uuid_t
 store_load_home(void)
 {
-	TableScan  *scan = store_open_scan("installation", 1, NULL, NULL, 0);
-	HeapTuple	tuple = store_next_row(scan, ForwardScanDirection);
-	pg_uuid_t	home;
+	TableScan  *scan;
+	HeapTuple	tuple;
 	bool		isnull;
 
+	if (home_is_known)
+		return home_id;
+	scan = store_open_scan(REL_INSTALLATION, 1, REL_NONE, NULL, 0);
+	tuple = store_next_row(scan, ForwardScanDirection);
 	if (!HeapTupleIsValid(tuple))
 		elog(ERROR, "leaselock.installation is empty");
-	home = *DatumGetUUIDP(heap_getattr(tuple, 1, RelationGetDescr(scan->rel),
-									   &isnull));
+	home_id = *DatumGetUUIDP(heap_getattr(tuple, 1,
+										  RelationGetDescr(scan->rel),
+										  &isnull));
+	home_is_known = true;
 	store_close_scan(scan);
-	return home;
+	return home_id;
 }
 
 /* A time as it was read from a row. */

@@ -110,11 +110,11 @@ struct TicketScan
 };
 
 static TicketScan *
-open_tickets(const char *index, ScanKey keys, int nkeys)
+open_tickets(StoreRelation index, ScanKey keys, int nkeys)
 {
 	TicketScan *tickets = palloc(sizeof(TicketScan));
 
-	tickets->scan = store_open_scan("tickets", TICKETS_COLUMNS, index, keys, nkeys);
+	tickets->scan = store_open_scan(REL_TICKETS, TICKETS_COLUMNS, index, keys, nkeys);
 	return tickets;
 }
 
@@ -146,9 +146,9 @@ store_next_ticket(TicketScan *tickets, LeaseTicket *ticket)
 
 /* The ticket rows that an index scan finds, in the index's order. */
 static List *
-scan_tickets(const char *index_name, ScanKey keys, int nkeys)
+scan_tickets(StoreRelation index, ScanKey keys, int nkeys)
 {
-	TicketScan *scan = open_tickets(index_name, keys, nkeys);
+	TicketScan *scan = open_tickets(index, keys, nkeys);
 	LeaseTicket ticket;
 	List	   *rows = NIL;
 
@@ -171,7 +171,7 @@ store_load_ticket(const pg_uuid_t *ticket, LeaseTicket *row)
 	List	   *rows;
 
 	store_set_key(&key, TICKETS_TICKET, F_UUID_EQ, UUIDPGetDatum(ticket));
-	rows = scan_tickets("tickets_ticket", &key, 1);
+	rows = scan_tickets(REL_TICKETS_TICKET, &key, 1);
 	if (rows == NIL)
 		return false;
 	*row = *(LeaseTicket *) linitial(rows);
@@ -189,10 +189,33 @@ store_load_request(const LockKey *key, const pg_uuid_t *request_id,
 	store_set_key(&keys[0], TICKETS_SCOPE, F_TEXTEQ, CStringGetTextDatum(key->scope));
 	store_set_key(&keys[1], TICKETS_NAME, F_TEXTEQ, CStringGetTextDatum(key->name));
 	store_set_key(&keys[2], TICKETS_REQUEST_ID, F_UUID_EQ, UUIDPGetDatum(request_id));
-	rows = scan_tickets("tickets_pkey", keys, 3);
+	rows = scan_tickets(REL_TICKETS_PKEY, keys, 3);
 	if (rows == NIL)
 		return false;
 	*row = *(LeaseTicket *) linitial(rows);
+	return true;
+}
+
+static void
+take_ticket(HeapTuple tuple, TupleDesc desc, void *ticket)
+{
+	deform_ticket(tuple, desc, (LeaseTicket *) ticket);
+}
+
+/* Loads a ticket anew; false if it is gone.  Mostly it is where it was. */
+bool
+store_reload_ticket(LeaseTicket *row)
+{
+	LockKey		key = row->key;
+	pg_uuid_t	request_id = row->request_id;
+	LeaseTicket there;
+
+	if (!store_read_row(REL_TICKETS, TICKETS_COLUMNS, &row->tid, take_ticket,
+						&there) ||
+		memcmp(&there.request_id, &request_id, sizeof(pg_uuid_t)) != 0 ||
+		compare_lock_keys(&there.key, &key) != 0)
+		return store_load_request(&key, &request_id, row);
+	*row = there;
 	return true;
 }
 
@@ -205,7 +228,7 @@ store_list_grant(const LockKey *key, int64 fence)
 	store_set_key(&keys[0], TICKETS_SCOPE, F_TEXTEQ, CStringGetTextDatum(key->scope));
 	store_set_key(&keys[1], TICKETS_NAME, F_TEXTEQ, CStringGetTextDatum(key->name));
 	store_set_key(&keys[2], TICKETS_PLACE, F_INT8EQ, Int64GetDatum(-fence));
-	return scan_tickets("tickets_place", keys, 3);
+	return scan_tickets(REL_TICKETS_PLACE, keys, 3);
 }
 
 /* All tickets of an identity, ended ones included. */
@@ -216,7 +239,7 @@ store_list_owner(const Identity *who)
 
 	store_set_key(&keys[0], TICKETS_OWNER, F_TEXTEQ, CStringGetTextDatum(who->owner));
 	store_set_key(&keys[1], TICKETS_ROLE, F_OIDEQ, ObjectIdGetDatum(who->role));
-	return scan_tickets("tickets_owner", keys, 2);
+	return scan_tickets(REL_TICKETS_OWNER, keys, 2);
 }
 
 /* The waiting tickets of an identity, by what is stored. */
@@ -228,7 +251,7 @@ store_list_waits(const Identity *who)
 	store_set_key(&keys[0], TICKETS_OWNER, F_TEXTEQ, CStringGetTextDatum(who->owner));
 	store_set_key(&keys[1], TICKETS_ROLE, F_OIDEQ, ObjectIdGetDatum(who->role));
 	store_set_key(&keys[2], TICKETS_WAITING, F_BOOLEQ, BoolGetDatum(true));
-	return scan_tickets("tickets_owner", keys, 3);
+	return scan_tickets(REL_TICKETS_OWNER, keys, 3);
 }
 
 static TicketScan *
@@ -240,7 +263,7 @@ open_places(const LockKey *key, int64 after)
 	store_set_key(&keys[1], TICKETS_NAME, F_TEXTEQ, CStringGetTextDatum(key->name));
 	ScanKeyInit(&keys[2], TICKETS_PLACE, BTGreaterStrategyNumber, F_INT8GT,
 				Int64GetDatum(after));
-	return open_tickets("tickets_place", keys, 3);
+	return open_tickets(REL_TICKETS_PLACE, keys, 3);
 }
 
 /* Begins to read a lock's queue behind a place, in the order of places. */
@@ -271,14 +294,14 @@ store_list_scope_waits(const char *scope)
 	ScanKeyData key;
 
 	store_set_key(&key, TICKETS_SCOPE, F_TEXTEQ, CStringGetTextDatum(scope));
-	return scan_tickets("tickets_place", &key, 1);
+	return scan_tickets(REL_TICKETS_PLACE, &key, 1);
 }
 
 /* All tickets in the order of (scope, name, place). */
 List *
 store_list_tickets(void)
 {
-	return scan_tickets("tickets_place", NULL, 0);
+	return scan_tickets(REL_TICKETS_PLACE, NULL, 0);
 }
 
 /*
@@ -296,7 +319,7 @@ store_next_tickets(const LeaseTicket *after, int count)
 		ScanKeyData keys[3];
 		int			nkeys = after ?
 			store_set_behind(keys, &after->key, &after->request_id, equal) : 0;
-		TicketScan *scan = open_tickets("tickets_pkey", keys, nkeys);
+		TicketScan *scan = open_tickets(REL_TICKETS_PKEY, keys, nkeys);
 		LeaseTicket ticket;
 
 		while (list_length(rows) < count && store_next_ticket(scan, &ticket))
@@ -311,20 +334,27 @@ store_next_tickets(const LeaseTicket *after, int count)
 	return rows;
 }
 
+/* Before the rest of a row is read, for most rows are not taken. */
 static void *
-take_ticket(HeapTuple tuple, TupleDesc desc)
+take_old_ticket(HeapTuple tuple, TupleDesc desc, TimestampTz before)
 {
-	LeaseTicket *ticket = palloc(sizeof(LeaseTicket));
+	LeaseTicket *ticket;
+	bool		isnull;
 
+	if (DatumGetTimestampTz(heap_getattr(tuple, TICKETS_REQUESTED_AT, desc,
+										 &isnull)) >= before)
+		return NULL;
+	ticket = palloc(sizeof(LeaseTicket));
 	deform_ticket(tuple, desc, ticket);
 	return ticket;
 }
 
-/* The tickets on a random page of the table. */
+/* The tickets on a random page of the table that were requested before. */
 List *
-store_sample_tickets(void)
+store_sample_tickets(TimestampTz before)
 {
-	return store_sample_rows("tickets", TICKETS_COLUMNS, take_ticket);
+	return store_sample_rows(REL_TICKETS, TICKETS_COLUMNS, before,
+							 take_old_ticket);
 }
 
 /*
@@ -358,12 +388,12 @@ store_save_ticket(LeaseTicket *ticket)
 	SET(TICKETS_CLAIMED, BoolGetDatum(ticket->claimed));
 	store_set_time(values, nulls, TICKETS_ENDED_AT, ticket->ended_at);
 
-	store_write_row("tickets", TICKETS_COLUMNS, values, nulls, &ticket->tid);
+	store_write_row(REL_TICKETS, TICKETS_COLUMNS, values, nulls, &ticket->tid);
 }
 
 /* The caller holds the ticket tag, and the name tag if the ticket is held. */
 void
 store_delete_ticket(LeaseTicket *ticket)
 {
-	store_delete_row("tickets", TICKETS_COLUMNS, &ticket->tid);
+	store_delete_row(REL_TICKETS, TICKETS_COLUMNS, &ticket->tid);
 }

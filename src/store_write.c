@@ -24,14 +24,19 @@
  */
 #include "postgres.h"
 
+#include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
+#include "catalog/index.h"
 #include "catalog/indexing.h"
+#include "executor/executor.h"
+#include "nodes/execnodes.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
+#include "compat.h"
 #include "leaselock.h"
 
 /*
@@ -56,22 +61,50 @@ end_write(Relation rel, Snapshot snapshot)
 	CommandCounterIncrement();
 }
 
+/* Adds the index entries of a row. */
+static void
+index_row(Relation rel, HeapTuple tuple)
+{
+	CatalogIndexState indexes = CatalogOpenIndexes(rel);
+	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(rel),
+													&TTSOpsHeapTuple);
+
+	ExecStoreHeapTuple(tuple, slot, false);
+	for (int i = 0; i < indexes->ri_NumIndices; i++)
+	{
+		Relation	index = indexes->ri_IndexRelationDescs[i];
+		IndexInfo  *info = indexes->ri_IndexRelationInfo[i];
+		Datum		values[INDEX_MAX_KEYS];
+		bool		nulls[INDEX_MAX_KEYS];
+
+		FormIndexDatum(info, slot, NULL, values, nulls);
+		(void) index_insert(index, values, nulls, &tuple->t_self, rel,
+							index->rd_index->indisunique ?
+							UNIQUE_CHECK_YES : UNIQUE_CHECK_NO, false, info);
+	}
+	ExecDropSingleTupleTableSlot(slot);
+	CatalogCloseIndexes(indexes);
+}
+
 /*
  * Writes a row: a new one if *tid is invalid, else over the one there.  Sets
  * *tid to where it is now.
  */
 void
-store_write_row(const char *table, int columns, Datum *values, bool *nulls,
+store_write_row(StoreRelation table, int columns, Datum *values, bool *nulls,
 				ItemPointer tid)
 {
 	Relation	rel = store_open_table(table, columns, RowExclusiveLock);
 	HeapTuple	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
 	Snapshot	snapshot = begin_write();
 
-	if (ItemPointerIsValid(tid))
-		CatalogTupleUpdate(rel, tid, tuple);
+	/* the indexes need not even be opened for a HOT update, as most are */
+	if (!ItemPointerIsValid(tid))
+		simple_heap_insert(rel, tuple);
 	else
-		CatalogTupleInsert(rel, tuple);
+		HeapUpdateCompat(rel, tid, tuple);
+	if (!HeapTupleIsHeapOnly(tuple))
+		index_row(rel, tuple);
 	*tid = tuple->t_self;
 	heap_freetuple(tuple);
 	end_write(rel, snapshot);
@@ -79,12 +112,12 @@ store_write_row(const char *table, int columns, Datum *values, bool *nulls,
 
 /* Removes a row. */
 void
-store_delete_row(const char *table, int columns, ItemPointer tid)
+store_delete_row(StoreRelation table, int columns, ItemPointer tid)
 {
 	Relation	rel = store_open_table(table, columns, RowExclusiveLock);
 	Snapshot	snapshot = begin_write();
 
-	CatalogTupleDelete(rel, tid);
+	simple_heap_delete(rel, tid);
 	end_write(rel, snapshot);
 }
 
