@@ -29,58 +29,52 @@ SELECT 1 / (state = 'released')::int FROM leaselock.lease_release(':ticket');
 };
 
 # The waiter stands behind it with a time-out of about that length; every other
-# time it waits for a ticket that it has queued before.  Then it looks what has
-# become of the lock and of its request, which a retry must find, and gives
-# everything back.
-my $scripts = PostgreSQL::Test::Utils::tempdir();
-my $waiter = "\\set VERBOSITY sqlstate\n";
-foreach my $round (1 .. $races)
-{
-	my $request = sprintf "'00000000-0000-0000-0000-%012d'", $round;
-	my $timeout = 1 + $round % 5;
-	my $two = $round % 2;
-
-	$waiter .= "SELECT ticket AS own FROM leaselock.lease_acquire('race', 'waiter',
-		wait => '60 s', request_id => $request) \\gset\n" if $two;
-	$waiter .= "SET statement_timeout = '$timeout ms';\n";
-	$waiter .= $two
-	  ? "CALL leaselock.lease_wait(:'own');\n"
-	  : "CALL leaselock.lease_acquire_wait('race', 'waiter', wait => '60 s', request_id => $request);\n";
-	$waiter .= qq{\\set code :SQLSTATE
-\\i $scripts/reset
-WITH seen AS MATERIALIZED (SELECT (SELECT owner FROM leaselock.lease_peek('race')) AS owner,
-		(SELECT fence FROM leaselock.lease_peek('race')) AS fence)
-INSERT INTO outcome SELECT $round, :'code', s.owner, s.fence, a.state, a.fence, a.depth,
-	(SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND objsubid = 19535)
-	FROM seen s, leaselock.lease_acquire('race', 'waiter', request_id => $request) a;
-SELECT leaselock.lease_release_all('waiter') \\gset
-};
-}
-
-append_to_file("$scripts/waiter", $waiter);
-
-# The time-out strikes the statement that ends it, too.
-append_to_file("$scripts/reset", qq{SET statement_timeout = 0;
-\\if :ERROR
-\\i $scripts/reset
-\\endif
-});
-
+# time it waits for a ticket that it has queued before.  It waits in sessions
+# that never do anything else, for a time-out strikes the statement that would
+# end it, too.  Another session then looks what has become of the lock and of
+# the request, which a retry must find, and gives everything back.
 my $bench = start_pgbench($node, '-c 1 -t 1000000', holder => $holder);
 ok( $node->poll_query_until('postgres',
 		q{SELECT count(*) > 10 FROM leaselock.tickets WHERE owner = 'holder'}),
 	'the holder comes and goes');
 
-my ($waiter_out, $waiter_err) = ('', '');
-IPC::Run::run(
-	[
-		'psql', '-X', '-q', '-A', '-t', '-d', $node->connstr('postgres'),
-		'-f', "$scripts/waiter" ],
-	'>', \$waiter_out, '2>', \$waiter_err,
-	IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
+my $calm = session($node);
+my @hurried = map { session($node) } 1 .. 5;
+foreach my $ms (1 .. 5)
+{
+	my $session = $hurried[ $ms - 1 ];
+	$session->{backend} = outcome($session, 'SELECT pg_backend_pid()');
+	outcome($session, "SET statement_timeout = '$ms ms'");
+}
 my %codes;
-$codes{$_}++ foreach $waiter_err =~ /ERROR:\s+(\w+)/g;
-is(join(' ', sort keys %codes), '57014', 'the waiter meets no error but the time-out');
+foreach my $round (1 .. $races)
+{
+	my $request = sprintf "'00000000-0000-0000-0000-%012d'", $round;
+	my $waiter = $hurried[ $round % 5 ];
+	my $call = "lease_acquire_wait('race', 'waiter', wait => '60 s', request_id => $request)";
+
+	if ($round % 2)
+	{
+		my $own = outcome($calm, qq{
+			SELECT ticket FROM leaselock.lease_acquire('race', 'waiter', wait => '60 s',
+				request_id => $request)});
+		$call = "lease_wait('$own')";
+	}
+	my ($code) = outcome($waiter, "CALL leaselock.$call") =~ /^(\w{5})$/m;
+	$code //= '00000';
+	$codes{$code}++;
+	outcome($calm, qq{
+WITH seen AS MATERIALIZED (SELECT (SELECT owner FROM leaselock.lease_peek('race')) AS owner,
+		(SELECT fence FROM leaselock.lease_peek('race')) AS fence)
+INSERT INTO outcome SELECT $round, '$code', s.owner, s.fence, a.state, a.fence, a.depth,
+	(SELECT count(*) FROM pg_locks WHERE pid = $waiter->{backend} AND objsubid = 19535)
+	FROM seen s, leaselock.lease_acquire('race', 'waiter', request_id => $request) a;
+SELECT leaselock.lease_release_all('waiter');
+});
+}
+is(join(' ', sort grep { $_ ne '00000' } keys %codes),
+	'57014', 'the waiter meets no error but the time-out');
+$_->quit foreach $calm, @hurried;
 
 # The holder still works, then goes.
 my $turns = $node->safe_psql('postgres',
@@ -89,10 +83,11 @@ ok( $node->poll_query_until('postgres', qq{
 		SELECT count(*) > $turns + 10 FROM leaselock.tickets
 		WHERE owner = 'holder' AND state = 'released'}),
 	'the holder still gets its turn');
-$bench->{run}->signal('INT');
+$bench->{run}->signal('TERM');
 eval { $bench->{run}->finish };
 ok( $node->poll_query_until('postgres',
-		q{SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name = 'pgbench'}),
+		q{SELECT count(*) = 0 FROM pg_stat_activity
+			WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()}),
 	'the holder is gone');
 unlike($bench->{err}, qr/ERROR/, 'the holder meets no error');
 
