@@ -622,7 +622,8 @@ COMMENT ON FUNCTION leaselock.fence_monotonic() IS
 -- Function: leaselock.lease_peek(2)
 --
 --	The row of leaselock.lease_status for one lock.  Changes nothing; works
---	on a standby and in a read-only transaction.
+--	on a standby and in a read-only transaction.  Costs the same in a long
+--	queue: "waiters" stops at 100, which stands for that or more.
 --
 -- Parameters:
 --	name   the lock's name

@@ -37,24 +37,41 @@ same_identity(const Identity *a, const Identity *b)
 		strcmp(a->owner, b->owner) == 0;
 }
 
+/* Who may use a scope, read once for many who are asked about. */
+ScopeAccess
+scope_access(const char *scope)
+{
+	ScopeAccess access = {false, InvalidOid};
+	NameData	name;
+
+	access.registered = store_load_scope(scope, &name, &access.role);
+	if (access.registered && !OidIsValid(access.role))
+		access.role = get_role_oid(NameStr(name), true);
+	return access;
+}
+
 /*
- * Whether a role may acquire, renew and check in a scope: it is not
+ * Whether a role may acquire, renew and check there: the scope is not
  * registered, or the role is a member of the one that it is registered to.  If
  * that role is gone, only superusers may.
  */
 bool
+access_allows(const ScopeAccess *access, Oid role)
+{
+	if (!access->registered)
+		return true;
+	if (!OidIsValid(access->role))
+		return superuser_arg(role);
+	return has_privs_of_role(role, access->role);
+}
+
+/* The same for one role. */
+bool
 may_use_scope(const char *scope, Oid role)
 {
-	NameData	name;
-	Oid			registered;
+	ScopeAccess access = scope_access(scope);
 
-	if (!store_load_scope(scope, &name, &registered))
-		return true;
-	if (!OidIsValid(registered))
-		registered = get_role_oid(NameStr(name), true);
-	if (!OidIsValid(registered))
-		return superuser_arg(role);
-	return has_privs_of_role(role, registered);
+	return access_allows(&access, role);
 }
 
 /* Raises 42501 unless the caller may use the scope. */

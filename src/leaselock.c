@@ -27,6 +27,7 @@ int			leaselock_waiter_timeout;
 int			leaselock_max_waiters;
 int			leaselock_ticket_retention;
 double		leaselock_clock_offset;
+bool		leaselock_async_release;
 
 #define SECONDS				1000	/* in ms */
 #define MAX_TTL_DAYS		36500.0
@@ -83,6 +84,12 @@ _PG_init(void)
 							 &leaselock_clock_offset,
 							 0.0, -MAX_OFFSET_MS, MAX_OFFSET_MS, PGC_SUSET,
 							 GUC_UNIT_MS | GUC_NOT_IN_SAMPLE, NULL, NULL, NULL);
+	DefineCustomBoolVariable("leaselock.async_release",
+							 "Lets a release return before it is on disk.",
+							 "If a crash loses it, the lease runs out instead.",
+							 &leaselock_async_release,
+							 true, PGC_USERSET,
+							 0, NULL, NULL, NULL);
 	MarkGUCPrefixReserved("leaselock");
 
 	store_watch_relations();

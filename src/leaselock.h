@@ -129,6 +129,13 @@ typedef struct Blocker
 	LockKey		key;
 } Blocker;
 
+/* Who may use a scope. */
+typedef struct ScopeAccess
+{
+	bool		registered;		/* else everybody */
+	Oid			role;			/* InvalidOid: it is gone */
+} ScopeAccess;
+
 /* What a call asks for. */
 typedef struct LeaseRequest
 {
@@ -219,6 +226,7 @@ extern int	leaselock_waiter_timeout;	/* ms */
 extern int	leaselock_max_waiters;
 extern int	leaselock_ticket_retention; /* s */
 extern double leaselock_clock_offset;	/* ms */
+extern bool leaselock_async_release;
 
 /* in file arguments.c */
 extern char *shown_value(const char *value);
@@ -248,6 +256,8 @@ extern int64 argument_ttl(FunctionCallInfo fcinfo, int argno,
 extern Identity caller_identity(const char *owner);
 extern bool same_identity(const Identity *a, const Identity *b);
 extern void require_ticket_role(const LeaseTicket *ticket);
+extern ScopeAccess scope_access(const char *scope);
+extern bool access_allows(const ScopeAccess *access, Oid role);
 extern bool may_use_scope(const char *scope, Oid role);
 extern void require_scope(const char *scope);
 extern void require_fence_access(const LeaseLock *lock);
@@ -352,13 +362,14 @@ extern TableScan *store_open_scan(StoreRelation table, int columns,
 								  StoreRelation index, ScanKey keys,
 								  int nkeys);
 extern HeapTuple store_next_row(TableScan *scan, ScanDirection direction);
+extern HeapTuple store_only_row(TableScan *scan);
 extern void store_close_scan(TableScan *scan);
 extern bool store_read_row(StoreRelation table, int columns, ItemPointer tid,
 						   void (*take) (HeapTuple tuple, TupleDesc desc,
 										 void *row),
 						   void *row);
 extern List *store_sample_rows(StoreRelation table, int columns,
-							   TimestampTz before,
+							   TimestampTz before, int *seen,
 							   void *(*take) (HeapTuple tuple, TupleDesc desc,
 											  TimestampTz before));
 extern pg_uuid_t store_load_home(void);
@@ -381,7 +392,7 @@ extern void store_save_lock(LeaseLock *lock);
 extern List *store_list_locks(void);
 extern List *store_list_scope(const char *scope);
 extern List *store_next_locks(const LockKey *after, int count);
-extern List *store_sample_locks(TimestampTz before);
+extern List *store_sample_locks(TimestampTz before, int *seen);
 extern void store_delete_lock(LeaseLock *lock);
 
 /* in file store_ticket.c */
@@ -400,7 +411,7 @@ extern void store_close_tickets(TicketScan *scan);
 extern int64 store_last_place(const LockKey *key);
 extern List *store_list_tickets(void);
 extern List *store_next_tickets(const LeaseTicket *after, int count);
-extern List *store_sample_tickets(TimestampTz before);
+extern List *store_sample_tickets(TimestampTz before, int *seen);
 extern void store_delete_ticket(LeaseTicket *ticket);
 extern List *store_list_scope_waits(const char *scope);
 
@@ -451,6 +462,10 @@ extern bool hold_renew(const LeaseRequest *request);
 extern bool hold_release(const LeaseRequest *request);
 
 /* in file queue.c */
+
+/* The position, or the number of waiters, that stands for "that or more". */
+#define MAX_POSITION	100
+
 extern LeaseState waiter_state(const LeaseTicket *ticket,
 							   const LeaseLock *lock, TimestampTz now);
 extern bool queue_has_other(const LeaseLock *lock, const Identity *who,
@@ -458,7 +473,6 @@ extern bool queue_has_other(const LeaseLock *lock, const Identity *who,
 extern int	queue_position(const LeaseLock *lock, const LeaseTicket *own,
 						   TimestampTz now);
 extern int	queue_length(const LeaseLock *lock, TimestampTz now, int enough);
-extern bool list_has_identity(const List *identities, const Identity *who);
 extern LOCKMODE grant_mode(const Call *call, const Identity *who,
 						   bool for_hold);
 extern bool mode_is_same(const Call *call, const LeaseLock *seen,

@@ -33,8 +33,21 @@
 /* The most tags that lease_prune keeps until its transaction ends. */
 #define MAX_PRUNE_TAGS	1000
 
-/* How many new rows make a session look at a page for rows to remove. */
-#define TIDY_INTERVAL	4
+/*
+ * How many new rows make a session look at a page of each table for rows to
+ * remove: more and more while it only meets pages of rows that are young.
+ */
+#define MIN_TIDY_INTERVAL	4
+#define MAX_TIDY_INTERVAL	64
+
+/* So many rows make a page one that costs something to look at. */
+#define FULL_PAGE_ROWS		16
+
+/* So many such pages in a row are no chance. */
+#define MAX_VAIN_LOOKS		4
+
+static int	tidy_interval = MIN_TIDY_INTERVAL;
+static int	vain_looks = 0;
 
 /* The most pages that it looks at before one commit. */
 #define MAX_TIDY_PAGES	16
@@ -325,12 +338,25 @@ lease_prune(int64 older_us, int64 max_rows)
 static int
 count_due_pages(void)
 {
-	int			pages = rows_added / TIDY_INTERVAL;
+	int			pages = rows_added / tidy_interval;
 
-	if (pg_prng_uint64_range(&pg_global_prng_state, 1, TIDY_INTERVAL) <=
-		(uint64) (rows_added % TIDY_INTERVAL))
+	if (pg_prng_uint64_range(&pg_global_prng_state, 1, tidy_interval) <=
+		(uint64) (rows_added % tidy_interval))
 		pages++;
 	return Min(pages, MAX_TIDY_PAGES);
+}
+
+/* Notes whether a look was in vain, and what it cost was, too. */
+static void
+adapt_interval(bool in_vain)
+{
+	if (!in_vain)
+	{
+		tidy_interval = MIN_TIDY_INTERVAL;
+		vain_looks = 0;
+	}
+	else if (++vain_looks > MAX_VAIN_LOOKS)
+		tidy_interval = Min(tidy_interval * 2, MAX_TIDY_INTERVAL);
 }
 
 /*
@@ -347,16 +373,19 @@ tidy_before_commit(void)
 
 	if (pages == 0 || !try_prune_tag())
 		return;
-	rows_added = Max(rows_added - pages * TIDY_INTERVAL, 0);
+	rows_added = Max(rows_added - pages * tidy_interval, 0);
 	prune.before = clock_read(NO_TIME) -
 		leaselock_ticket_retention * USECS_PER_SEC;
 	prune.max_removed = PG_INT64_MAX;
 	while (pages-- > 0)
 	{
-		foreach(cell, store_sample_tickets(prune.before))
+		int			seen = 0;
+
+		foreach(cell, store_sample_tickets(prune.before, &seen))
 			prune_ticket(&prune, (LeaseTicket *) lfirst(cell));
-		foreach(cell, store_sample_locks(prune.before))
+		foreach(cell, store_sample_locks(prune.before, &seen))
 			prune_lock(&prune, (LeaseLock *) lfirst(cell));
+		adapt_interval(prune.removed == 0 && seen >= FULL_PAGE_ROWS);
 	}
 	if (pg_prng_uint64_range(&pg_global_prng_state, 1, BATCH) == 1)
 		prune_blockers(&prune);

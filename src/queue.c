@@ -21,13 +21,13 @@
  */
 #include "postgres.h"
 
+#include <limits.h>
+
 #include "access/xact.h"
+#include "common/hashfn.h"
 #include "miscadmin.h"
 
 #include "leaselock.h"
-
-/* The position in the queue that stands for "that or more". */
-#define MAX_POSITION		100
 
 /*
  * How many rows a position is counted from.  More than MAX_POSITION, since
@@ -40,6 +40,21 @@
  * ----------------------------------------------------------------------
  */
 
+/* What the clock makes of a ticket that waits by what is stored, see below. */
+static LeaseState
+clock_state(const LeaseTicket *ticket, const LeaseLock *lock, TimestampTz now)
+{
+	if (ticket->wait_until <= now)
+		return LEASE_TIMED_OUT;
+	if (ticket->place <= lock->passed &&
+		!(grant_is_live(lock, now) &&
+		  same_identity(&ticket->who, &lock->holder)))
+		return LEASE_TIMED_OUT;
+	if (ticket->alive_until <= now && !is_served(ticket))
+		return LEASE_TIMED_OUT;
+	return LEASE_WAITING;
+}
+
 /*
  * The state of a ticket that waits by what is stored: it waits, or its time
  * ran out, or it fell silent, or its turn went by, or its role may not use the
@@ -50,25 +65,67 @@ LeaseState
 waiter_state(const LeaseTicket *ticket, const LeaseLock *lock,
 			 TimestampTz now)
 {
-	if (ticket->wait_until <= now)
-		return LEASE_TIMED_OUT;
-	if (ticket->place <= lock->passed &&
-		!(grant_is_live(lock, now) &&
-		  same_identity(&ticket->who, &lock->holder)))
-		return LEASE_TIMED_OUT;
-	if (ticket->alive_until <= now && !is_served(ticket))
-		return LEASE_TIMED_OUT;
-	if (!may_use_scope(ticket->key.scope, ticket->who.role))
-		return LEASE_CANCELLED;
-	return LEASE_WAITING;
+	LeaseState	state = clock_state(ticket, lock, now);
+
+	if (state == LEASE_WAITING &&
+		!may_use_scope(ticket->key.scope, ticket->who.role))
+		state = LEASE_CANCELLED;
+	return state;
 }
 
-/* Whether a row of the queue is a live waiter. */
+/* Whether a ticket of the queue is a live waiter. */
 static bool
 is_waiting(const LeaseTicket *ticket, const LeaseLock *lock, TimestampTz now)
 {
 	return ticket->state == LEASE_WAITING &&
 		waiter_state(ticket, lock, now) == LEASE_WAITING;
+}
+
+/* A walk through the live waiters of a lock, in the order of their turn. */
+typedef struct QueueWalk
+{
+	const LeaseLock *lock;
+	TimestampTz now;
+	TicketScan *scan;
+	int			rows;			/* read so far, dead ones included */
+	bool		access_known;	/* who may use the scope, once that matters */
+	ScopeAccess access;
+} QueueWalk;
+
+static QueueWalk
+begin_walk(const LeaseLock *lock, TimestampTz now)
+{
+	QueueWalk	walk = {0};
+
+	walk.lock = lock;
+	walk.now = now;
+	walk.scan = store_open_queue(&lock->key, lock->passed);
+	return walk;
+}
+
+/* The next live waiter, unless max_rows have been read; false at the end. */
+static bool
+next_waiter(QueueWalk *walk, int max_rows, LeaseTicket *ticket)
+{
+	while (walk->rows < max_rows && store_next_ticket(walk->scan, ticket))
+	{
+		walk->rows++;
+		if (ticket->state != LEASE_WAITING ||
+			clock_state(ticket, walk->lock, walk->now) != LEASE_WAITING)
+			continue;
+		if (!walk->access_known)
+			walk->access = scope_access(walk->lock->key.scope);
+		walk->access_known = true;
+		if (access_allows(&walk->access, ticket->who.role))
+			return true;
+	}
+	return false;
+}
+
+static void
+end_walk(QueueWalk *walk)
+{
+	store_close_tickets(walk->scan);
 }
 
 /*
@@ -79,13 +136,13 @@ static bool
 find_waiter(const LeaseLock *lock, const Identity *except, TimestampTz now,
 			LeaseTicket *head)
 {
-	TicketScan *scan = store_open_queue(&lock->key, lock->passed);
-	bool		found = false;
+	QueueWalk	walk = begin_walk(lock, now);
+	bool		found;
 
-	while (!found && store_next_ticket(scan, head))
-		found = (except == NULL || !same_identity(&head->who, except)) &&
-			is_waiting(head, lock, now);
-	store_close_tickets(scan);
+	do
+		found = next_waiter(&walk, INT_MAX, head);
+	while (found && except != NULL && same_identity(&head->who, except));
+	end_walk(&walk);
 	return found;
 }
 
@@ -105,15 +162,27 @@ queue_has_other(const LeaseLock *lock, const Identity *who, TimestampTz now)
 	return find_waiter(lock, who, now, &other);
 }
 
-/* Whether a list of Identity has this one. */
-bool
-list_has_identity(const List *identities, const Identity *who)
+/* Identities that were met on a walk. */
+typedef struct MetIdentities
 {
-	ListCell   *cell;
+	int			count;
+	uint32		hashes[MAX_POSITION];	/* of the owners, to compare faster */
+	Identity	who[MAX_POSITION];
+} MetIdentities;
 
-	foreach(cell, identities)
+static uint32
+hash_owner(const Identity *who)
+{
+	return hash_bytes((const unsigned char *) who->owner, strlen(who->owner));
+}
+
+/* Whether an identity was met before. */
+static bool
+was_met(const MetIdentities *met, const Identity *who, uint32 hash)
+{
+	for (int i = 0; i < met->count; i++)
 	{
-		if (same_identity((const Identity *) lfirst(cell), who))
+		if (met->hashes[i] == hash && same_identity(&met->who[i], who))
 			return true;
 	}
 	return false;
@@ -127,45 +196,38 @@ int
 queue_position(const LeaseLock *lock, const LeaseTicket *own,
 			   TimestampTz now)
 {
-	TicketScan *scan = store_open_queue(&lock->key, lock->passed);
+	QueueWalk	walk = begin_walk(lock, now);
 	LeaseTicket ticket;
-	List	   *ahead = NIL;
+	MetIdentities *ahead = palloc(sizeof(MetIdentities));
 
-	for (int rows = 0;
-		 rows < MAX_POSITION_ROWS && list_length(ahead) + 1 < MAX_POSITION;
-		 rows++)
+	ahead->count = 0;
+	while (ahead->count + 1 < MAX_POSITION &&
+		   next_waiter(&walk, MAX_POSITION_ROWS, &ticket) &&
+		   !same_identity(&ticket.who, &own->who))
 	{
-		Identity   *who;
+		uint32		hash = hash_owner(&ticket.who);
 
-		if (!store_next_ticket(scan, &ticket) || same_ticket(&ticket, own))
-			break;
-		if (!is_waiting(&ticket, lock, now) ||
-			list_has_identity(ahead, &ticket.who))
+		if (was_met(ahead, &ticket.who, hash))
 			continue;
-		if (same_identity(&ticket.who, &own->who))
-			break;
-		who = palloc(sizeof(Identity));
-		*who = ticket.who;
-		ahead = lappend(ahead, who);
+		ahead->hashes[ahead->count] = hash;
+		ahead->who[ahead->count] = ticket.who;
+		ahead->count++;
 	}
-	store_close_tickets(scan);
-	return list_length(ahead) + 1;
+	end_walk(&walk);
+	return ahead->count + 1;
 }
 
 /* How many live tickets wait for a lock; stops counting at "enough". */
 int
 queue_length(const LeaseLock *lock, TimestampTz now, int enough)
 {
-	TicketScan *scan = store_open_queue(&lock->key, lock->passed);
+	QueueWalk	walk = begin_walk(lock, now);
 	LeaseTicket ticket;
 	int			length = 0;
 
-	while (length < enough && store_next_ticket(scan, &ticket))
-	{
-		if (is_waiting(&ticket, lock, now))
-			length++;
-	}
-	store_close_tickets(scan);
+	while (length < enough && next_waiter(&walk, INT_MAX, &ticket))
+		length++;
+	end_walk(&walk);
 	return length;
 }
 

@@ -60,8 +60,9 @@ enum
 	TICKET_COLUMNS
 };
 
+/* Waiters are counted up to "enough". */
 static void
-put_status_row(ReturnSetInfo *result, const LeaseLock *lock)
+put_status_row(ReturnSetInfo *result, const LeaseLock *lock, int enough)
 {
 	TimestampTz now = clock_read(lock->changed_at);
 	TimestampTz until = Max(lock->expires_at, lock->hold_expires_at);
@@ -72,7 +73,7 @@ put_status_row(ReturnSetInfo *result, const LeaseLock *lock)
 
 	if (!may_see_scope(lock->key.scope))
 		return;
-	waiters = queue_length(lock, now, INT_MAX);
+	waiters = queue_length(lock, now, enough);
 	if (!held && waiters == 0)
 		return;
 	memset(nulls, !held, sizeof(nulls));
@@ -108,7 +109,7 @@ leaselock_lease_peek(PG_FUNCTION_ARGS)
 
 	InitMaterializedSRF(fcinfo, 0);
 	store_load_lock(&key, &lock);
-	put_status_row((ReturnSetInfo *) fcinfo->resultinfo, &lock);
+	put_status_row((ReturnSetInfo *) fcinfo->resultinfo, &lock, MAX_POSITION);
 	return (Datum) 0;
 }
 
@@ -125,7 +126,7 @@ leaselock_status_rows(PG_FUNCTION_ARGS)
 
 	InitMaterializedSRF(fcinfo, 0);
 	foreach(cell, store_list_locks())
-		put_status_row(result, (LeaseLock *) lfirst(cell));
+		put_status_row(result, (LeaseLock *) lfirst(cell), INT_MAX);
 
 	foreach(cell, store_list_tickets())
 	{
@@ -138,7 +139,7 @@ leaselock_status_rows(PG_FUNCTION_ARGS)
 		last = ticket->key;
 		store_load_lock(&ticket->key, &lock);
 		if (!ItemPointerIsValid(&lock.tid))
-			put_status_row(result, &lock);
+			put_status_row(result, &lock, INT_MAX);
 	}
 	return (Datum) 0;
 }
@@ -172,15 +173,7 @@ put_ticket_row(ReturnSetInfo *result, const LeaseTicket *ticket,
 	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 }
 
-/* The identities that wait for a lock, each once, in the order of their turn. */
-static List *
-note_identity(List *identities, Identity *who)
-{
-	return list_has_identity(identities, who) ? identities :
-		lappend(identities, who);
-}
-
-/* The place of an identity in that list, from 1. */
+/* The place of an identity in a list of them, from 1; 0: it is not there. */
 static int
 identity_position(const List *identities, const Identity *who)
 {
@@ -192,6 +185,14 @@ identity_position(const List *identities, const Identity *who)
 			return foreach_current_index(cell) + 1;
 	}
 	return 0;
+}
+
+/* The identities that wait for a lock, each once, in the order of their turn. */
+static List *
+note_identity(List *identities, Identity *who)
+{
+	return identity_position(identities, who) != 0 ? identities :
+		lappend(identities, who);
 }
 
 /*

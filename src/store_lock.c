@@ -114,16 +114,20 @@ void
 store_load_lock(const LockKey *key, LeaseLock *lock)
 {
 	ScanKeyData keys[2];
-	List	   *rows;
+	TableScan  *scan;
+	HeapTuple	tuple;
+	bool		found;
 
 	store_set_key(&keys[0], LOCKS_SCOPE, F_TEXTEQ, CStringGetTextDatum(key->scope));
 	store_set_key(&keys[1], LOCKS_NAME, F_TEXTEQ, CStringGetTextDatum(key->name));
-	rows = scan_locks(keys, 2);
-	if (rows != NIL)
-	{
-		*lock = *(LeaseLock *) linitial(rows);
+	scan = store_open_scan(REL_LOCKS, LOCKS_COLUMNS, REL_LOCKS_PKEY, keys, 2);
+	tuple = store_only_row(scan);
+	found = HeapTupleIsValid(tuple);
+	if (found)
+		deform_lock(tuple, RelationGetDescr(scan->rel), lock);
+	store_close_scan(scan);
+	if (found)
 		return;
-	}
 	memset(lock, 0, sizeof(LeaseLock));
 	ItemPointerSetInvalid(&lock->tid);
 	lock->key = *key;
@@ -217,9 +221,10 @@ take_idle_lock(HeapTuple tuple, TupleDesc desc, TimestampTz before)
 
 /* The locks on a random page of the table that were last changed before. */
 List *
-store_sample_locks(TimestampTz before)
+store_sample_locks(TimestampTz before, int *seen)
 {
-	return store_sample_rows(REL_LOCKS, LOCKS_COLUMNS, before, take_idle_lock);
+	return store_sample_rows(REL_LOCKS, LOCKS_COLUMNS, before, seen,
+							 take_idle_lock);
 }
 
 /* Writes a lock's row.  The caller holds its name tag. */

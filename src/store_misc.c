@@ -107,6 +107,9 @@ store_forget_blocker(const Identity *who, const LockKey *key)
 {
 	ListCell   *cell;
 
+	/* many databases have no queue, and this is asked at every release */
+	if (store_is_empty(REL_BLOCKERS))
+		return;
 	foreach(cell, store_list_blocked(who))
 	{
 		Blocker    *blocker = (Blocker *) lfirst(cell);

@@ -5,10 +5,11 @@
  *
  * Reads go straight to the tables, by an index, and see what is committed at
  * that moment and what this transaction has written, whatever snapshot the
- * transaction has.  They judge each version of a row by the latest snapshot
- * themselves: the server's scan is given SnapshotAny, which leaves no
- * predicate locks and so causes no serialization failure.  (With SnapshotSelf
- * a scan misses a row that is moved to another page while it runs.)  A row
+ * transaction has.  They use the latest snapshot.  In a SERIALIZABLE transaction
+ * that would leave predicate locks, and so cause serialization failures; there
+ * the server's scan is given SnapshotAny, and each version of a row is judged
+ * by the snapshot here.  (With SnapshotSelf a scan misses a row that is moved to
+ * another page while it runs.)  A row
  * whose tag the caller holds cannot change under it; what was read without a
  * tag may be history the next moment, and callers decide again under the tag.
  *
@@ -25,6 +26,7 @@
 #include "access/relscan.h"
 #include "access/table.h"
 #include "access/tableam.h"
+#include "access/xact.h"
 #include "catalog/namespace.h"
 #include "common/pg_prng.h"
 #include "storage/bufmgr.h"
@@ -196,6 +198,13 @@ store_set_behind(ScanKey keys, const LockKey *key, const pg_uuid_t *request_id,
 	return equal + 1;
 }
 
+/* The snapshot that the server's scan is given, see above. */
+static Snapshot
+scan_snapshot(const TableScan *scan)
+{
+	return IsolationIsSerializable() ? SnapshotAny : scan->snapshot;
+}
+
 /*
  * Opens a scan; keys number the table's columns.  To be closed in the same
  * subtransaction, unless by an error.
@@ -211,12 +220,12 @@ store_open_scan(StoreRelation table, int columns, StoreRelation index,
 	if (index == REL_NONE)
 	{
 		scan->scan = systable_beginscan(scan->rel, InvalidOid, false,
-										SnapshotAny, nkeys, keys);
+										scan_snapshot(scan), nkeys, keys);
 		return scan;
 	}
 	scan->index = index_open(find_relation(index), AccessShareLock);
 	scan->scan = systable_beginscan_ordered(scan->rel, scan->index,
-											SnapshotAny, nkeys, keys);
+											scan_snapshot(scan), nkeys, keys);
 	return scan;
 }
 
@@ -230,10 +239,20 @@ store_next_row(TableScan *scan, ScanDirection direction)
 	{
 		tuple = scan->index == NULL ? systable_getnext(scan->scan) :
 			systable_getnext_ordered(scan->scan, direction);
-	} while (HeapTupleIsValid(tuple) &&
+	} while (HeapTupleIsValid(tuple) && IsolationIsSerializable() &&
 			 !table_tuple_satisfies_snapshot(scan->rel, scan->scan->slot,
 											 scan->snapshot));
 	return tuple;
+}
+
+/*
+ * The row of a scan whose keys name one row of a unique index; NULL if there is
+ * none.  Of many versions the one that counts is mostly the last.
+ */
+HeapTuple
+store_only_row(TableScan *scan)
+{
+	return store_next_row(scan, BackwardScanDirection);
 }
 
 /* Closes a scan, at its end or before. */
@@ -279,10 +298,12 @@ store_read_row(StoreRelation table, int columns, ItemPointer tid,
 
 /*
  * The rows of a random page of a table that "take" does not answer NULL for.
- * Any page will do, so no index is needed to find what is old.
+ * Any page will do, so no index is needed to find what is old.  *seen is raised
+ * by how many there were.
  */
 List *
 store_sample_rows(StoreRelation table, int columns, TimestampTz before,
+				  int *seen,
 				  void *(*take) (HeapTuple tuple, TupleDesc desc,
 								 TimestampTz before))
 {
@@ -314,6 +335,7 @@ store_sample_rows(StoreRelation table, int columns, TimestampTz before,
 
 		if (!table_tuple_satisfies_snapshot(rel, slot, snapshot))
 			continue;
+		(*seen)++;
 		row = take(ExecFetchSlotHeapTuple(slot, false, NULL),
 				   RelationGetDescr(rel), before);
 		if (row != NULL)

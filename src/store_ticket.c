@@ -63,33 +63,39 @@ lease_state_name(LeaseState state)
 }
 
 static LeaseState
-parse_state(const char *name)
+parse_state(const text *name)
 {
+	size_t		length = VARSIZE_ANY_EXHDR(name);
+
 	for (int i = 0; i < (int) lengthof(state_names); i++)
 	{
-		if (strcmp(state_names[i], name) == 0)
+		if (strlen(state_names[i]) == length &&
+			memcmp(state_names[i], VARDATA_ANY(name), length) == 0)
 			return (LeaseState) i;
 	}
-	elog(ERROR, "unknown lease ticket state \"%s\"", name);
+	elog(ERROR, "unknown lease ticket state \"%s\"", text_to_cstring(name));
 }
 
+/* The key of the ticket's lock is taken from the row unless it is known. */
 static void
-deform_ticket(HeapTuple tuple, TupleDesc desc, LeaseTicket *ticket)
+deform_ticket(HeapTuple tuple, TupleDesc desc, const LockKey *key,
+			  LeaseTicket *ticket)
 {
 	Datum		values[TICKETS_COLUMNS];
 	bool		nulls[TICKETS_COLUMNS];
 
 	heap_deform_tuple(tuple, desc, values, nulls);
 	ticket->tid = tuple->t_self;
-	ticket->key = make_lock_key(TextDatumGetCString(VALUE(TICKETS_SCOPE)),
-								TextDatumGetCString(VALUE(TICKETS_NAME)));
+	ticket->key = key ? *key :
+		make_lock_key(TextDatumGetCString(VALUE(TICKETS_SCOPE)),
+					  TextDatumGetCString(VALUE(TICKETS_NAME)));
 	ticket->request_id = *DatumGetUUIDP(VALUE(TICKETS_REQUEST_ID));
 	ticket->ticket = *DatumGetUUIDP(VALUE(TICKETS_TICKET));
 	ticket->who.role = DatumGetObjectId(VALUE(TICKETS_ROLE));
 	ticket->who.owner = TextDatumGetCString(VALUE(TICKETS_OWNER));
 	ticket->place = DatumGetInt64(VALUE(TICKETS_PLACE));
 	ticket->waiting = DatumGetBool(VALUE(TICKETS_WAITING));
-	ticket->state = parse_state(TextDatumGetCString(VALUE(TICKETS_STATE)));
+	ticket->state = parse_state(DatumGetTextPP(VALUE(TICKETS_STATE)));
 	ticket->fence = ISNULL(TICKETS_FENCE) ? 0 :
 		DatumGetInt64(VALUE(TICKETS_FENCE));
 	ticket->lease_us = DatumGetInt64(VALUE(TICKETS_LEASE_US));
@@ -107,13 +113,16 @@ deform_ticket(HeapTuple tuple, TupleDesc desc, LeaseTicket *ticket)
 struct TicketScan
 {
 	TableScan  *scan;
+	const LockKey *key;			/* the lock of all of them; NULL: of several */
 };
 
 static TicketScan *
-open_tickets(StoreRelation index, ScanKey keys, int nkeys)
+open_tickets(StoreRelation index, ScanKey keys, int nkeys,
+			 const LockKey *key)
 {
 	TicketScan *tickets = palloc(sizeof(TicketScan));
 
+	tickets->key = key;
 	tickets->scan = store_open_scan(REL_TICKETS, TICKETS_COLUMNS, index, keys, nkeys);
 	return tickets;
 }
@@ -125,7 +134,8 @@ next_ticket(TicketScan *tickets, ScanDirection direction, LeaseTicket *ticket)
 
 	if (!HeapTupleIsValid(tuple))
 		return false;
-	deform_ticket(tuple, RelationGetDescr(tickets->scan->rel), ticket);
+	deform_ticket(tuple, RelationGetDescr(tickets->scan->rel), tickets->key,
+				  ticket);
 	return true;
 }
 
@@ -148,7 +158,7 @@ store_next_ticket(TicketScan *tickets, LeaseTicket *ticket)
 static List *
 scan_tickets(StoreRelation index, ScanKey keys, int nkeys)
 {
-	TicketScan *scan = open_tickets(index, keys, nkeys);
+	TicketScan *scan = open_tickets(index, keys, nkeys, NULL);
 	LeaseTicket ticket;
 	List	   *rows = NIL;
 
@@ -163,19 +173,29 @@ scan_tickets(StoreRelation index, ScanKey keys, int nkeys)
 	return rows;
 }
 
+/* The ticket that the keys name in a unique index, or one that is used as such. */
+static bool
+load_ticket(StoreRelation index, ScanKey keys, int nkeys, LeaseTicket *row)
+{
+	TableScan  *scan = store_open_scan(REL_TICKETS, TICKETS_COLUMNS, index, keys,
+									   nkeys);
+	HeapTuple	tuple = store_only_row(scan);
+	bool		found = HeapTupleIsValid(tuple);
+
+	if (found)
+		deform_ticket(tuple, RelationGetDescr(scan->rel), NULL, row);
+	store_close_scan(scan);
+	return found;
+}
+
 /* Loads a ticket by its uuid; false if there is none. */
 bool
 store_load_ticket(const pg_uuid_t *ticket, LeaseTicket *row)
 {
 	ScanKeyData key;
-	List	   *rows;
 
 	store_set_key(&key, TICKETS_TICKET, F_UUID_EQ, UUIDPGetDatum(ticket));
-	rows = scan_tickets(REL_TICKETS_TICKET, &key, 1);
-	if (rows == NIL)
-		return false;
-	*row = *(LeaseTicket *) linitial(rows);
-	return true;
+	return load_ticket(REL_TICKETS_TICKET, &key, 1, row);
 }
 
 /* Loads a ticket by its lock and request id; false if there is none. */
@@ -184,22 +204,17 @@ store_load_request(const LockKey *key, const pg_uuid_t *request_id,
 				   LeaseTicket *row)
 {
 	ScanKeyData keys[3];
-	List	   *rows;
 
 	store_set_key(&keys[0], TICKETS_SCOPE, F_TEXTEQ, CStringGetTextDatum(key->scope));
 	store_set_key(&keys[1], TICKETS_NAME, F_TEXTEQ, CStringGetTextDatum(key->name));
 	store_set_key(&keys[2], TICKETS_REQUEST_ID, F_UUID_EQ, UUIDPGetDatum(request_id));
-	rows = scan_tickets(REL_TICKETS_PKEY, keys, 3);
-	if (rows == NIL)
-		return false;
-	*row = *(LeaseTicket *) linitial(rows);
-	return true;
+	return load_ticket(REL_TICKETS_PKEY, keys, 3, row);
 }
 
 static void
 take_ticket(HeapTuple tuple, TupleDesc desc, void *ticket)
 {
-	deform_ticket(tuple, desc, (LeaseTicket *) ticket);
+	deform_ticket(tuple, desc, NULL, (LeaseTicket *) ticket);
 }
 
 /* Loads a ticket anew; false if it is gone.  Mostly it is where it was. */
@@ -263,7 +278,7 @@ open_places(const LockKey *key, int64 after)
 	store_set_key(&keys[1], TICKETS_NAME, F_TEXTEQ, CStringGetTextDatum(key->name));
 	ScanKeyInit(&keys[2], TICKETS_PLACE, BTGreaterStrategyNumber, F_INT8GT,
 				Int64GetDatum(after));
-	return open_tickets(REL_TICKETS_PLACE, keys, 3);
+	return open_tickets(REL_TICKETS_PLACE, keys, 3, key);
 }
 
 /* Begins to read a lock's queue behind a place, in the order of places. */
@@ -319,7 +334,7 @@ store_next_tickets(const LeaseTicket *after, int count)
 		ScanKeyData keys[3];
 		int			nkeys = after ?
 			store_set_behind(keys, &after->key, &after->request_id, equal) : 0;
-		TicketScan *scan = open_tickets(REL_TICKETS_PKEY, keys, nkeys);
+		TicketScan *scan = open_tickets(REL_TICKETS_PKEY, keys, nkeys, NULL);
 		LeaseTicket ticket;
 
 		while (list_length(rows) < count && store_next_ticket(scan, &ticket))
@@ -345,15 +360,15 @@ take_old_ticket(HeapTuple tuple, TupleDesc desc, TimestampTz before)
 										 &isnull)) >= before)
 		return NULL;
 	ticket = palloc(sizeof(LeaseTicket));
-	deform_ticket(tuple, desc, ticket);
+	deform_ticket(tuple, desc, NULL, ticket);
 	return ticket;
 }
 
 /* The tickets on a random page of the table that were requested before. */
 List *
-store_sample_tickets(TimestampTz before)
+store_sample_tickets(TimestampTz before, int *seen)
 {
-	return store_sample_rows(REL_TICKETS, TICKETS_COLUMNS, before,
+	return store_sample_rows(REL_TICKETS, TICKETS_COLUMNS, before, seen,
 							 take_old_ticket);
 }
 

@@ -61,9 +61,14 @@ end_write(Relation rel, Snapshot snapshot)
 	CommandCounterIncrement();
 }
 
-/* Adds the index entries of a row. */
+/*
+ * Adds the index entries of a row.  The keys of the unique indexes never change,
+ * so for a new version nothing is looked for in them, which would visit every
+ * version that is still there; and the indexes are told that it is one, so that
+ * they remove entries of dead versions rather than grow.
+ */
 static void
-index_row(Relation rel, HeapTuple tuple)
+index_row(Relation rel, HeapTuple tuple, bool is_new)
 {
 	CatalogIndexState indexes = CatalogOpenIndexes(rel);
 	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(rel),
@@ -79,8 +84,8 @@ index_row(Relation rel, HeapTuple tuple)
 
 		FormIndexDatum(info, slot, NULL, values, nulls);
 		(void) index_insert(index, values, nulls, &tuple->t_self, rel,
-							index->rd_index->indisunique ?
-							UNIQUE_CHECK_YES : UNIQUE_CHECK_NO, false, info);
+							is_new && index->rd_index->indisunique ?
+							UNIQUE_CHECK_YES : UNIQUE_CHECK_NO, !is_new, info);
 	}
 	ExecDropSingleTupleTableSlot(slot);
 	CatalogCloseIndexes(indexes);
@@ -97,14 +102,15 @@ store_write_row(StoreRelation table, int columns, Datum *values, bool *nulls,
 	Relation	rel = store_open_table(table, columns, RowExclusiveLock);
 	HeapTuple	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
 	Snapshot	snapshot = begin_write();
+	bool		is_new = !ItemPointerIsValid(tid);
 
 	/* the indexes need not even be opened for a HOT update, as most are */
-	if (!ItemPointerIsValid(tid))
+	if (is_new)
 		simple_heap_insert(rel, tuple);
 	else
 		HeapUpdateCompat(rel, tid, tuple);
 	if (!HeapTupleIsHeapOnly(tuple))
-		index_row(rel, tuple);
+		index_row(rel, tuple, is_new);
 	*tid = tuple->t_self;
 	heap_freetuple(tuple);
 	end_write(rel, snapshot);

@@ -44,7 +44,7 @@ note_lease_change(const LockKey *key)
 void
 begin_losable_write(void)
 {
-	if (XactLastRecEnd != losable_end)
+	if (XactLastRecEnd != losable_end || !leaselock_async_release)
 		losable_end = InvalidXLogRecPtr;
 	else
 		losable_end = PG_UINT64_MAX;	/* still to be written */

@@ -118,7 +118,9 @@ SELECT nr, position FROM waiter WHERE nr IN (1, 2, 98, 99, 100, 101, 120) ORDER 
 SELECT bool_and(position = least(nr, 100)) FROM waiter;
 -- ok: exact in the view
 SELECT count(*), bool_and(t.position = nr) AS exact FROM waiter JOIN leaselock.lease_tickets t USING (ticket);
-SELECT waiters FROM leaselock.lease_peek('queue.long');
+-- ok: so is their number, which lease_peek, too, counts up to 100
+SELECT p.waiters AS peek, s.waiters AS status
+FROM leaselock.lease_peek('queue.long') p, leaselock.lease_status s WHERE s.name = 'queue.long';
 -- ok: the head polls fastest, nobody slower than a quarter of waiter_timeout
 SELECT bool_and(next_call_ms > 0) AS positive, bool_and(next_call_ms >= before) AS growing, max(next_call_ms)
 FROM (SELECT next_call_ms, lag(next_call_ms, 1, 0::bigint) OVER (ORDER BY nr) AS before FROM waiter) w;

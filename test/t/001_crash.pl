@@ -147,23 +147,31 @@ cmp_ok($lost, '>', 0, 'the crashes did lose asynchronous commits');
 # Releases: lost or kept, never half
 # ---------------------------------------------------------------------
 
-foreach my $commit (qw(off on off on))
+my %releases = (lost => 0, kept => 0);
+
+foreach my $settings (
+	[qw(off on)], [qw(on on)], [qw(on off)], [qw(off on)], [qw(on on)], [qw(on off)])
 {
+	my ($commit, $async) = @$settings;
 	$round++;
 	my $name = "release-$round";
-	my $what = "round $round, release with synchronous_commit = $commit";
+	my $what = "round $round, release with synchronous_commit = $commit, "
+	  . "async_release = $async";
 
 	my ($ticket, $fence) = row(qq{
 		SELECT ticket, fence FROM leaselock.lease_acquire('$name', 'worker')});
 	is( $node->safe_psql('postgres', qq{
+			LOAD 'leaselock';
 			SET synchronous_commit = $commit;
+			SET leaselock.async_release = $async;
 			SELECT state FROM leaselock.lease_release('$ticket')}),
 		'released', $what);
 	crash();
 
 	my ($state) = row("SELECT state FROM leaselock.lease_get('$ticket')");
-	like($state, qr/^(held|released)$/, "$what: lost or kept");
-	note("$what: the ticket is $state");
+	like($state, $async eq 'on' ? qr/^(held|released)$/ : qr/^released$/,
+		$async eq 'on' ? "$what: lost or kept" : "$what: kept");
+	$releases{ $state eq 'held' ? 'lost' : 'kept' }++;
 
 	if ($state eq 'held')
 	{
@@ -193,6 +201,33 @@ foreach my $commit (qw(off on off on))
 			LOAD 'leaselock'; SET leaselock.clock_offset = '61 s';
 			SELECT leaselock.fence_check('$name', $fence, allow_lapsed => true)}),
 		'f', "$what: the old fence is stale");
+}
+
+cmp_ok($releases{lost}, '>', 0, 'the crashes did lose releases');
+
+# A release that hands the lock over is an acknowledged grant.
+foreach my $way ('ticket', 'named')
+{
+	$round++;
+	my $name = "handover-$round";
+	my $what = "hand-over by the release of a $way";
+
+	my ($held) = $way eq 'ticket'
+	  ? row("SELECT ticket FROM leaselock.lease_acquire('$name', 'worker')")
+	  : row("SELECT leaselock.try_lock('$name', 'worker', '1 h')");
+	my ($next) = row(qq{
+		SELECT ticket FROM leaselock.lease_acquire('$name', 'next', wait => '300 s')});
+	row($way eq 'ticket'
+		? "SELECT leaselock.lease_release('$held')"
+		: "SELECT leaselock.release_lock('$name', 'worker')");
+	my ($fence) = row("SELECT fence FROM leaselock.lease_peek('$name')");
+	crash();
+
+	is( $node->safe_psql('postgres',
+			"SELECT owner, fence FROM leaselock.lease_peek('$name')"),
+		"next|$fence", "$what: it survives the crash");
+	is( $node->safe_psql('postgres', "SELECT state FROM leaselock.lease_get('$next')"),
+		'held', "$what: and the ticket is held");
 }
 
 # A release must not take the durability of its transaction's other writes
