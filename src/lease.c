@@ -165,6 +165,7 @@ answer_known_request(Call *call, const LeaseRequest *request,
 	if (request->request_id == NULL ||
 		!store_load_request(&request->key, request->request_id, &ticket))
 		return false;
+	require_scope(request->key.scope);
 	if (!same_identity(&ticket.who, &request->who))
 		ereport(ERROR,
 				(errcode(ERRCODE_FOREIGN_REQUEST),
@@ -301,13 +302,14 @@ lease_acquire(const LeaseRequest *request, LeaseAnswer *answer)
 	TimestampTz until = clock_read(NO_TIME) + request->wait_us;
 	Outcome		outcome;
 
-	require_scope(request->key.scope);
 	for (int tries = 0;; tries++)
 	{
 		outcome = try_acquire(&call, request, answer);
 		if (outcome == ANSWERED)
 			return;
 		give_back_tags(&call.tags);
+		if (tries == 0)
+			require_scope(request->key.scope);
 		if (outcome == CHANGED && tries == 0)
 			continue;
 		if (request->wait_us == 0)

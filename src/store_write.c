@@ -29,8 +29,7 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/index.h"
-#include "catalog/indexing.h"
-#include "executor/executor.h"
+#include "executor/tuptable.h"
 #include "nodes/execnodes.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -70,15 +69,16 @@ end_write(Relation rel, Snapshot snapshot)
 static void
 index_row(Relation rel, HeapTuple tuple, bool is_new)
 {
-	CatalogIndexState indexes = CatalogOpenIndexes(rel);
+	List	   *indexes = RelationGetIndexList(rel);
 	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(rel),
 													&TTSOpsHeapTuple);
+	ListCell   *cell;
 
 	ExecStoreHeapTuple(tuple, slot, false);
-	for (int i = 0; i < indexes->ri_NumIndices; i++)
+	foreach(cell, indexes)
 	{
-		Relation	index = indexes->ri_IndexRelationDescs[i];
-		IndexInfo  *info = indexes->ri_IndexRelationInfo[i];
+		Relation	index = index_open(lfirst_oid(cell), RowExclusiveLock);
+		IndexInfo  *info = BuildIndexInfo(index);
 		Datum		values[INDEX_MAX_KEYS];
 		bool		nulls[INDEX_MAX_KEYS];
 
@@ -86,9 +86,10 @@ index_row(Relation rel, HeapTuple tuple, bool is_new)
 		(void) index_insert(index, values, nulls, &tuple->t_self, rel,
 							is_new && index->rd_index->indisunique ?
 							UNIQUE_CHECK_YES : UNIQUE_CHECK_NO, !is_new, info);
+		index_close(index, NoLock);
 	}
 	ExecDropSingleTupleTableSlot(slot);
-	CatalogCloseIndexes(indexes);
+	list_free(indexes);
 }
 
 /*
