@@ -26,8 +26,11 @@ top(p) = 118 + 250 * (p - 1)
 set style fill solid 1.0 noborder
 set boxwidth 0.86
 set logscale y
-set yrange [300:100000]
-set ytics ('1 000' 1000, '10 000' 10000, '100 000' 100000) nomirror
+stats '< cat ' . folder . '/*.panel' using 3 nooutput
+low = STATS_min / 1.5
+stats '< cat ' . folder . '/*.panel' using 4 nooutput
+set yrange [low:STATS_max * 2]
+set ytics ('10' 10, '100' 100, '1 000' 1000, '10 000' 10000, '100 000' 100000, '1 000 000' 1000000) nomirror
 set grid ytics lc rgb '#dddddd' lt 1
 set border 3 lc rgb '#888888'
 set xtics scale 0 nomirror
