@@ -58,21 +58,16 @@ CREATE TABLE hand.tickets (
 ) WITH (fillfactor = 80);
 CREATE INDEX ON hand.tickets (scope, name, fence);
 
--- Locks the row of a lock, without waiting: NULL if another transaction has it.
--- It is made if it is not there.
-CREATE FUNCTION hand.lock_row(scope text, name text) RETURNS hand.locks
+-- Makes the row of a lock if it is not there; NULL if it is, because another
+-- transaction has it.
+CREATE FUNCTION hand.make_lock(scope text, name text) RETURNS hand.locks
 LANGUAGE plpgsql AS $$
 DECLARE
-	present hand.locks;
+	made hand.locks;
 BEGIN
-	SELECT * INTO present FROM hand.locks k
-		WHERE k.scope = lock_row.scope AND k.name = lock_row.name
-		FOR UPDATE SKIP LOCKED;
-	IF NOT FOUND THEN
-		INSERT INTO hand.locks (scope, name) VALUES (lock_row.scope, lock_row.name)
-			ON CONFLICT DO NOTHING RETURNING * INTO present;
-	END IF;
-	RETURN present;
+	INSERT INTO hand.locks (scope, name) VALUES (make_lock.scope, make_lock.name)
+		ON CONFLICT DO NOTHING RETURNING * INTO made;
+	RETURN made;
 END $$;
 
 -- Ends the tickets of a grant that has lapsed.
@@ -106,7 +101,11 @@ BEGIN
 		END IF;
 	END IF;
 
-	present := hand.lock_row(scope, name);
+	SELECT * INTO present FROM hand.locks k
+		WHERE k.scope = lease_acquire.scope AND k.name = lease_acquire.name FOR UPDATE SKIP LOCKED;
+	IF NOT FOUND THEN
+		present := hand.make_lock(scope, name);
+	END IF;
 	moment := clock_timestamp();
 	IF present IS NULL THEN
 		state := 'contended';
@@ -191,7 +190,11 @@ BEGIN
 	IF NOT ttl > '0 s' THEN
 		RAISE 'ttl % is out of bounds', ttl;
 	END IF;
-	present := hand.lock_row(scope, name);
+	SELECT * INTO present FROM hand.locks k
+		WHERE k.scope = try_lock.scope AND k.name = try_lock.name FOR UPDATE SKIP LOCKED;
+	IF NOT FOUND THEN
+		present := hand.make_lock(scope, name);
+	END IF;
 	moment := clock_timestamp();
 	IF present IS NULL THEN
 		RETURN NULL;
