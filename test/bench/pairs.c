@@ -36,7 +36,9 @@
 
 #define NAMES		1000
 #define MAX_CLIENTS 256
-#define SCRIPT "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end"
+#define SCRIPT \
+	"if redis.call('get', KEYS[1]) == ARGV[1] then " \
+	"return redis.call('del', KEYS[1]) else return 0 end"
 
 typedef struct Client
 {
@@ -176,7 +178,8 @@ redis_unlock(Client *client)
 				token[64];
 
 	redis_key_and_token(client, key, token);
-	send_text(client, "*5\r\n$7\r\nEVALSHA\r\n$40\r\n%s\r\n$1\r\n1\r\n$%zu\r\n%s\r\n$%zu\r\n%s\r\n",
+	send_text(client, "*5\r\n$7\r\nEVALSHA\r\n$40\r\n%s\r\n$1\r\n1\r\n"
+			  "$%zu\r\n%s\r\n$%zu\r\n%s\r\n",
 			  script_sha, strlen(key), key, strlen(token), token);
 }
 
@@ -271,7 +274,8 @@ etcd_prepare(Client *client)
 static void
 base64(const char *text, char *to)
 {
-	static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+	static const char digits[] =
+		"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 	size_t		length = strlen(text);
 
 	for (size_t i = 0; i < length; i += 3)
@@ -349,14 +353,16 @@ lock_next(const Service *service, Client *client)
 static bool
 go_on(const Service *service, Client *client, double end)
 {
-	if (client->holds ? !service->is_released(client) : !service->is_granted(client))
-		die(client->holds ? "not released" : "not granted", client->reply);
 	if (!client->holds)
 	{
+		if (!service->is_granted(client))
+			die("not granted", client->reply);
 		client->holds = true;
 		service->unlock(client);
 		return true;
 	}
+	if (!service->is_released(client))
+		die("not released", client->reply);
 	client->pairs++;
 	if (now() >= end)
 		return false;
