@@ -131,13 +131,16 @@ redis_connect(const char *address)
 	return fd;
 }
 
-/* All replies that we get end with the line, but for that to SCRIPT LOAD. */
+/*
+ * All replies that we get end with their first line, that of a lock not granted
+ * ($-1) too, but for that to SCRIPT LOAD.
+ */
 static bool
 redis_is_complete(const Client *client)
 {
 	return client->length >= 2 &&
 		strcmp(client->reply + client->length - 2, "\r\n") == 0 &&
-		(client->reply[0] != '$' || client->length > 40);
+		(strncmp(client->reply, "$40", 3) != 0 || client->length > 40);
 }
 
 static void
