@@ -9,7 +9,8 @@
 #   make test-majors             every suite on 17, 18 and 19; see test/majors
 #   make demo                    the two-worker story; see test/demo
 #   make model                   the locking protocol, checked by spin; see test/model
-#   make bench                   what fence_guard costs a row; see test/bench
+#   make bench                   what calls and fences cost, see test/bench; or one of it,
+#                                make bench BENCH=pairs
 #
 # test/sql and test/specs hold what goes into a test, expected/ what must come
 # out.  Regress and isolation tests share expected/ and results/, so no two may
@@ -206,6 +207,12 @@ demo:
 model:
 	@$(top)test/model/run
 
+BENCH ?= pairs handover growth fence
+
+# Runs all, and fails if one did.
 .PHONY: bench
 bench:
-	@PG_CONFIG='$(PG_CONFIG)' $(top)test/bench/fence
+	@rc=0; for bench in $(BENCH); do \
+		test -e $(top)test/bench/$$bench || { echo "no test/bench/$$bench"; continue; }; \
+		PG_CONFIG='$(PG_CONFIG)' $(top)test/bench/$$bench || rc=1; \
+	done; exit $$rc

@@ -1,0 +1,71 @@
+# The plot of test/bench/pairs, which sets: folder; settings; cases, which there are
+# with the setting "on"; others, with the other settings; clients; rounds; machine;
+# versions.
+
+set terminal svg size 980,(170 + 250 * words(settings)) font 'sans-serif,13' background '#ffffff' noenhanced
+set encoding utf8
+
+colour(case) = case eq 'tickets' ? '#0072b2' : case eq 'named' ? '#56b4e9' : \
+	case eq 'updates' ? '#4d4d4d' : case eq 'advisory' ? '#b3b3b3' : case eq 'shedlock' ? '#009e73' : \
+	case eq 'hand-tickets' ? '#d55e00' : case eq 'hand-named' ? '#e69f00' : \
+	case eq 'redis-always' ? '#882255' : case eq 'redis-everysec' ? '#cc79a7' : '#ddcc77'
+title_of(case) = case eq 'tickets' ? 'leaselock: tickets' : case eq 'named' ? 'leaselock: named locks' : \
+	case eq 'updates' ? 'two UPDATEs' : case eq 'advisory' ? 'pg_advisory_lock' : case eq 'shedlock' ? 'ShedLock''s statements' : \
+	case eq 'hand-tickets' ? 'PL/pgSQL: tickets' : case eq 'hand-named' ? 'PL/pgSQL: named locks' : \
+	case eq 'redis-always' ? 'Redis, appendfsync always' : case eq 'redis-everysec' ? 'Redis, everysec' : case
+heading(setting) = setting eq 'on' ? 'synchronous_commit = on: every commit waits for the disk' : \
+	setting eq 'off' ? 'synchronous_commit = off: of all, only leaselock''s grants wait for the disk' : \
+	'fsync = off: nobody waits, the work of the processors is left'
+short(v) = v < 9950 ? sprintf('%.1f', v / 1000) : sprintf('%.0f', v / 1000)
+
+n = words(cases)
+height = 170.0 + 250 * words(settings)
+y(pixels) = 1 - pixels / height
+top(p) = 118 + 250 * (p - 1)
+
+set style fill solid 1.0 noborder
+set boxwidth 0.86
+set logscale y
+stats '< cat ' . folder . '/*.panel' using 3 nooutput
+low = STATS_min / 1.5
+stats '< cat ' . folder . '/*.panel' using 4 nooutput
+set yrange [low:STATS_max * 2]
+set ytics ('10' 10, '100' 100, '1 000' 1000, '10 000' 10000, '100 000' 100000, '1 000 000' 1000000) nomirror
+set grid ytics lc rgb '#dddddd' lt 1
+set border 3 lc rgb '#888888'
+set xtics scale 0 nomirror
+set lmargin at screen 0.07
+set rmargin at screen 0.985
+unset key
+
+set multiplot
+set label 1 'Acquire + release, pairs per second' at screen 0.012, y(20) font ',17'
+set label 2 'Median of ' . rounds . ' rounds, in thousands; whiskers: least and greatest. Logarithmic scale.' \
+	at screen 0.012, y(42) textcolor rgb '#444444'
+set label 3 machine at screen 0.012, y(height - 30) textcolor rgb '#444444' font ',12'
+set label 4 versions at screen 0.012, y(height - 13) textcolor rgb '#444444' font ',12'
+do for [i = 1:n] {
+	left = 0.014 + 0.197 * ((i - 1) / 2)
+	down = 66 + 20 * ((i - 1) % 2)
+	set object i rectangle from screen left, y(down + 6) to screen left + 0.014, y(down - 6) \
+		fillcolor rgb colour(word(cases, i)) fillstyle solid noborder
+	set label 10 + i title_of(word(cases, i)) at screen left + 0.02, y(down) font ',12'
+}
+do for [p = 1:words(settings)] {
+	file = folder . '/' . word(settings, p) . '.panel'
+	set tmargin at screen y(top(p) + 22)
+	set bmargin at screen y(top(p) + 202)
+	bars = word(settings, p) eq 'on' ? n : words(others)
+	set xrange [-1:words(clients) * (bars + 2) - 2]
+	set xtics ()
+	do for [i = 1:words(clients)] {
+		set xtics add (word(clients, i) . (word(clients, i) eq '1' ? ' client' : ' clients') (i - 1) * (bars + 2) + (bars - 1) / 2.0)
+	}
+	set title heading(word(settings, p)) offset 0, -0.4
+	plot for [i = 1:bars] file index i - 1 using 1:2 with boxes lc rgb colour(word(cases, i)), \
+		for [i = 1:bars] file index i - 1 using 1:3:(0):($4 - $3) with vectors nohead lw 1.5 lc rgb '#000000', \
+		for [i = 1:bars] file index i - 1 using 1:4:(short($2)) with labels font ',10' offset 0, 0.5
+	unset label
+	unset object
+}
+unset multiplot
