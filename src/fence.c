@@ -46,6 +46,7 @@ typedef struct PendingFence
 	SubTransactionId settled_by;	/* Invalid: to be verified at commit */
 	Oid			role;			/* the last that was allowed to check it */
 	TimestampTz live_until;		/* no need to read the lease again before */
+	ItemPointerData tid;		/* where the lock's row was */
 } PendingFence;
 
 /* Why a fence may or may not write. */
@@ -110,9 +111,9 @@ create_pending_fences(void)
 								 HASH_CONTEXT);
 }
 
-/* Remembers a check that passed. */
+/* Remembers a check that passed, of the lock as it was loaded. */
 static void
-remember_pending(const LockKey *key, int64 fence, TimestampTz live_until)
+remember_pending(const LockKey *key, int64 fence, const LeaseLock *lock)
 {
 	PendingFence *pending = find_pending(key, fence);
 
@@ -133,7 +134,8 @@ remember_pending(const LockKey *key, int64 fence, TimestampTz live_until)
 		pending->settled_by = InvalidSubTransactionId;
 	}
 	pending->role = GetUserId();
-	pending->live_until = live_until;
+	pending->live_until = Max(lock->expires_at, lock->hold_expires_at);
+	pending->tid = lock->tid;
 }
 
 /* ----------------------------------------------------------------------
@@ -211,8 +213,7 @@ check_fence(const LockKey *key, int64 fence, bool allow_lapsed,
 	if (verdict == FENCE_CURRENT)
 	{
 		reject_younger_grant(lock);
-		remember_pending(key, fence,
-						 Max(lock->expires_at, lock->hold_expires_at));
+		remember_pending(key, fence, lock);
 	}
 	return verdict;
 }
@@ -401,7 +402,9 @@ fences_verify(void)
 			report_stale_fence(&entries[i]->key.lock, entries[i]->key.fence,
 							   FENCE_UNKNOWN, 0);
 		wait_name_tag(NULL, &entries[i]->key.lock, NAME_VERIFY);
-		store_load_lock(&entries[i]->key.lock, &lock);
+		lock.key = entries[i]->key.lock;
+		lock.tid = entries[i]->tid;
+		store_reload_lock(&lock);
 		verify_fence(&lock, entries[i]->key.fence);
 	}
 }
