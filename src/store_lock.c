@@ -106,6 +106,54 @@ scan_locks(ScanKey keys, int nkeys)
 	return rows;
 }
 
+static void
+take_lock(HeapTuple tuple, TupleDesc desc, void *lock)
+{
+	deform_lock(tuple, desc, (LeaseLock *) lock);
+}
+
+/* Loads a lock from the place where its row was; false if it is not there. */
+static bool
+load_from_place(const LockKey *key, ItemPointer tid, LeaseLock *lock)
+{
+	return store_read_row(REL_LOCKS, LOCKS_COLUMNS, tid, take_lock, lock) &&
+		compare_lock_keys(&lock->key, key) == 0;
+}
+
+/*
+ * Where this session saw the rows of locks, each at the hash of its key.  Mostly
+ * one session at a time works on a lock, and needs no index to find it again.
+ */
+#define PLACES	1024
+
+typedef struct Place
+{
+	uint64		hash;
+	ItemPointerData tid;		/* invalid: none was seen yet */
+} Place;
+
+static Place places[PLACES];
+
+static void
+note_place(const LeaseLock *lock)
+{
+	Place	   *place = &places[lock->key.hash % PLACES];
+
+	place->hash = lock->key.hash;
+	place->tid = lock->tid;
+}
+
+/* The page may have been cut off the table since. */
+static bool
+load_from_noted_place(const LockKey *key, LeaseLock *lock)
+{
+	Place	   *place = &places[key->hash % PLACES];
+	ItemPointerData tid = place->tid;
+
+	return place->hash == key->hash && ItemPointerIsValid(&tid) &&
+		store_has_page(REL_LOCKS, &tid) && load_from_place(key, &tid, lock);
+}
+
 /*
  * Loads a lock's row into *lock; without one, *lock is a free lock that has
  * no row.
@@ -118,6 +166,8 @@ store_load_lock(const LockKey *key, LeaseLock *lock)
 	HeapTuple	tuple;
 	bool		found;
 
+	if (load_from_noted_place(key, lock))
+		return;
 	store_set_key(&keys[0], LOCKS_SCOPE, F_TEXTEQ, CStringGetTextDatum(key->scope));
 	store_set_key(&keys[1], LOCKS_NAME, F_TEXTEQ, CStringGetTextDatum(key->name));
 	scan = store_open_scan(REL_LOCKS, LOCKS_COLUMNS, REL_LOCKS_PKEY, keys, 2);
@@ -127,7 +177,10 @@ store_load_lock(const LockKey *key, LeaseLock *lock)
 		deform_lock(tuple, RelationGetDescr(scan->rel), lock);
 	store_close_scan(scan);
 	if (found)
+	{
+		note_place(lock);
 		return;
+	}
 	memset(lock, 0, sizeof(LeaseLock));
 	ItemPointerSetInvalid(&lock->tid);
 	lock->key = *key;
@@ -137,22 +190,14 @@ store_load_lock(const LockKey *key, LeaseLock *lock)
 	lock->hold_expires_at = NO_TIME;
 }
 
-static void
-take_lock(HeapTuple tuple, TupleDesc desc, void *lock)
-{
-	deform_lock(tuple, desc, (LeaseLock *) lock);
-}
-
-/* Loads a lock anew.  Mostly it is where it was. */
+/* Loads a lock anew that this transaction has loaded before. */
 void
 store_reload_lock(LeaseLock *lock)
 {
 	LockKey		key = lock->key;
+	ItemPointerData tid = lock->tid;
 
-	if (!ItemPointerIsValid(&lock->tid) ||
-		!store_read_row(REL_LOCKS, LOCKS_COLUMNS, &lock->tid, take_lock,
-						lock) ||
-		compare_lock_keys(&lock->key, &key) != 0)
+	if (!ItemPointerIsValid(&tid) || !load_from_place(&key, &tid, lock))
 		store_load_lock(&key, lock);
 }
 
@@ -255,6 +300,7 @@ store_save_lock(LeaseLock *lock)
 	store_set_time(values, nulls, LOCKS_HOLD_EXPIRES_AT, lock->hold_expires_at);
 
 	store_write_row(REL_LOCKS, LOCKS_COLUMNS, values, nulls, &lock->tid);
+	note_place(lock);
 }
 
 /* The caller holds the name tag in NAME_CHANGE, and the queue tag. */

@@ -123,15 +123,28 @@ store_exists(void)
 	return OidIsValid(get_namespace_oid(LEASELOCK_SCHEMA, true));
 }
 
+static BlockNumber
+count_pages(StoreRelation table)
+{
+	Relation	rel = store_open_table(table, 0, AccessShareLock);
+	BlockNumber pages = RelationGetNumberOfBlocks(rel);
+
+	table_close(rel, NoLock);
+	return pages;
+}
+
 /* Whether a table has no pages, which costs less than a scan to see. */
 bool
 store_is_empty(StoreRelation table)
 {
-	Relation	rel = store_open_table(table, 0, AccessShareLock);
-	bool		empty = RelationGetNumberOfBlocks(rel) == 0;
+	return count_pages(table) == 0;
+}
 
-	table_close(rel, NoLock);
-	return empty;
+/* Whether a place is on a page that the table has. */
+bool
+store_has_page(StoreRelation table, ItemPointer tid)
+{
+	return ItemPointerGetBlockNumber(tid) < count_pages(table);
 }
 
 /*
@@ -273,7 +286,9 @@ store_close_scan(TableScan *scan)
 
 /*
  * Reads the row at a place where it was found before, through "take"; false if
- * the version there does not count any more.  It may be another row by now.
+ * the version there does not count any more.  It may be another row by now.  The
+ * page must be there: the place was seen in this transaction, which keeps the
+ * table locked, or store_has_page says so.
  */
 bool
 store_read_row(StoreRelation table, int columns, ItemPointer tid,
