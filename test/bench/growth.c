@@ -95,13 +95,13 @@ static const Operation operations[] = {
 	{"renew", "SELECT ticket " TICKETS "name LIKE 'held.%' AND state = 'held'" RANDOM, {
 		{"SELECT state FROM leaselock.lease_renew($1)", TARGET, "held", true}
 	}},
-	{"poll", "SELECT ticket " TICKETS "waiting" RANDOM, {
+	{"poll", "SELECT ticket " TICKETS "waiting AND wait_until > clock_timestamp()" RANDOM, {
 		{"SELECT state FROM leaselock.lease_get($1)", TARGET, "waiting", true}
 	}},
-	{"poll_head", "SELECT DISTINCT ON (name) ticket " TICKETS "waiting ORDER BY name, place", {
+	{"poll_head", "SELECT DISTINCT ON (name) ticket " TICKETS "waiting AND wait_until > clock_timestamp() ORDER BY name, place", {
 		{"SELECT state FROM leaselock.lease_get($1)", TARGET, "waiting", true}
 	}},
-	{"poll_tail", "SELECT DISTINCT ON (name) ticket " TICKETS "waiting ORDER BY name, place DESC", {
+	{"poll_tail", "SELECT DISTINCT ON (name) ticket " TICKETS "waiting AND wait_until > clock_timestamp() ORDER BY name, place DESC", {
 		{"SELECT state FROM leaselock.lease_get($1)", TARGET, "waiting", true}
 	}},
 	{"promote", "SELECT name " LOCKS "name LIKE 'queue.%'" RANDOM, {
@@ -134,7 +134,10 @@ static const Operation operations[] = {
 	{"peek_any", "SELECT name, fence " LOCKS "name IN (SELECT name FROM any_locks)" RANDOM, {
 		{"SELECT fence = $2 FROM leaselock.lease_peek($1)", TARGET, "t", true}
 	}},
-	/* what the same does to a row without leaselock */
+	/* what the same does to a statement without leaselock */
+	{"select_any", "SELECT name FROM any_locks" RANDOM, {
+		{"SELECT 'found' " LOCKS "scope = 'public' AND name = $1", TARGET, "found", true}
+	}},
 	{"update", "SELECT name FROM plain" RANDOM, {
 		{"UPDATE plain SET expires_at = clock_timestamp() WHERE name = $1 RETURNING 'written'", TARGET, "written", true}
 	}}
