@@ -83,72 +83,72 @@ typedef struct Database
 
 static const Operation operations[] = {
 	{"acquire", "SELECT name, replace(name, 'free', 'bench') " LOCKS "name LIKE 'free.%'" RANDOM, {
-		{"SELECT ticket, state FROM leaselock.lease_acquire($1, $2)", TARGET, "held", true},
-		{RELEASE, ANSWER, "released", false},
-		{REMOVE, ANSWER, "gone", false}
+			{"SELECT ticket, state FROM leaselock.lease_acquire($1, $2)", TARGET, "held", true},
+			{RELEASE, ANSWER, "released", false},
+			{REMOVE, ANSWER, "gone", false}
 	}},
 	{"try", "SELECT name " LOCKS "name LIKE 'queue.%'" RANDOM, {
-		{"SELECT state FROM leaselock.lease_acquire($1, 'other')", TARGET, "contended", true}
+			{"SELECT state FROM leaselock.lease_acquire($1, 'other')", TARGET, "contended", true}
 	}},
 	{"enqueue", "SELECT name " LOCKS "name LIKE 'queue.%'" RANDOM, {
-		{"SELECT ticket, state FROM leaselock.lease_acquire($1, 'late', wait => '1 day')", TARGET, "waiting", true},
-		{RELEASE, ANSWER, "cancelled", false},
-		{REMOVE, ANSWER, "gone", false}
+			{"SELECT ticket, state FROM leaselock.lease_acquire($1, 'late', wait => '1 day')", TARGET, "waiting", true},
+			{RELEASE, ANSWER, "cancelled", false},
+			{REMOVE, ANSWER, "gone", false}
 	}},
 	{"renew", "SELECT ticket " TICKETS "name LIKE 'held.%' AND state = 'held'" RANDOM, {
-		{"SELECT state FROM leaselock.lease_renew($1)", TARGET, "held", true}
+			{"SELECT state FROM leaselock.lease_renew($1)", TARGET, "held", true}
 	}},
 	{"poll", "SELECT ticket " TICKETS "waiting AND wait_until > clock_timestamp()" RANDOM, {
-		{"SELECT state FROM leaselock.lease_get($1)", TARGET, "waiting", true}
+			{"SELECT state FROM leaselock.lease_get($1)", TARGET, "waiting", true}
 	}},
 	{"poll_head", "SELECT DISTINCT ON (name) ticket " TICKETS "waiting AND wait_until > clock_timestamp() ORDER BY name, place", {
-		{"SELECT state FROM leaselock.lease_get($1)", TARGET, "waiting", true}
+			{"SELECT state FROM leaselock.lease_get($1)", TARGET, "waiting", true}
 	}},
 	{"poll_tail", "SELECT DISTINCT ON (name) ticket " TICKETS "waiting AND wait_until > clock_timestamp() ORDER BY name, place DESC", {
-		{"SELECT state FROM leaselock.lease_get($1)", TARGET, "waiting", true}
+			{"SELECT state FROM leaselock.lease_get($1)", TARGET, "waiting", true}
 	}},
 	{"promote", "SELECT name " LOCKS "name LIKE 'queue.%'" RANDOM, {
-		{HOLDER, TARGET, "held", false},
-		{RELEASE, ANSWER, "released", true},
-		{REMOVE, ANSWER, "gone", false},
-		{HOLDER, TARGET, "held", false},
-		{"SELECT state FROM leaselock.lease_get($1)", ANSWER, "held", false},
-		{"SELECT state FROM leaselock.lease_acquire($1, 'waiter.' || nextval('waiters'), '1 day', '1 day')", TARGET, "waiting", false}
+			{HOLDER, TARGET, "held", false},
+			{RELEASE, ANSWER, "released", true},
+			{REMOVE, ANSWER, "gone", false},
+			{HOLDER, TARGET, "held", false},
+			{"SELECT state FROM leaselock.lease_get($1)", ANSWER, "held", false},
+			{"SELECT state FROM leaselock.lease_acquire($1, 'waiter.' || nextval('waiters'), '1 day', '1 day')", TARGET, "waiting", false}
 	}},
 	/* by an owner with one live ticket in that scope */
 	{"release_all", "SELECT replace(name, 'free', 'bench') " LOCKS "name LIKE 'free.%'" RANDOM, {
-		{"SELECT state FROM leaselock.lease_acquire('all', $1, scope => 'all')", TARGET, "held", false},
-		{"SELECT leaselock.lease_release_all($1, 'all')", TARGET, "1", true},
-		{"DELETE " TICKETS "scope = 'all' AND owner = $1 RETURNING 'gone'", TARGET, "gone", false}
+			{"SELECT state FROM leaselock.lease_acquire('all', $1, scope => 'all')", TARGET, "held", false},
+			{"SELECT leaselock.lease_release_all($1, 'all')", TARGET, "1", true},
+			{"DELETE " TICKETS "scope = 'all' AND owner = $1 RETURNING 'gone'", TARGET, "gone", false}
 	}},
 	{"fence_check", "SELECT name, fence " LOCKS "name LIKE 'held.%'" RANDOM, {
-		{"SELECT leaselock.fence_check($1, $2)", TARGET, "t", true}
+			{"SELECT leaselock.fence_check($1, $2)", TARGET, "t", true}
 	}},
 	{"lease_peek", "SELECT name, fence " LOCKS "name LIKE 'held.%'" RANDOM, {
-		{"SELECT fence = $2 FROM leaselock.lease_peek($1)", TARGET, "t", true}
+			{"SELECT fence = $2 FROM leaselock.lease_peek($1)", TARGET, "t", true}
 	}},
 	{"renew_queued", "SELECT ticket " TICKETS "name LIKE 'queue.%' AND state = 'held'" RANDOM, {
-		{"SELECT state FROM leaselock.lease_renew($1)", TARGET, "held", true}
+			{"SELECT state FROM leaselock.lease_renew($1)", TARGET, "held", true}
 	}},
 	{"check_queued", "SELECT name, fence " LOCKS "name LIKE 'queue.%'" RANDOM, {
-		{"SELECT leaselock.fence_check($1, $2)", TARGET, "t", true}
+			{"SELECT leaselock.fence_check($1, $2)", TARGET, "t", true}
 	}},
 	{"peek_queued", "SELECT name, fence " LOCKS "name LIKE 'queue.%'" RANDOM, {
-		{"SELECT fence = $2 FROM leaselock.lease_peek($1)", TARGET, "t", true}
+			{"SELECT fence = $2 FROM leaselock.lease_peek($1)", TARGET, "t", true}
 	}},
 	/* locks all over the table, each but once */
 	{"check_any", "SELECT name, fence " LOCKS "name IN (SELECT name FROM any_locks)" RANDOM, {
-		{"SELECT leaselock.fence_check($1, $2)", TARGET, "t", true}
+			{"SELECT leaselock.fence_check($1, $2)", TARGET, "t", true}
 	}},
 	{"peek_any", "SELECT name, fence " LOCKS "name IN (SELECT name FROM any_locks)" RANDOM, {
-		{"SELECT fence = $2 FROM leaselock.lease_peek($1)", TARGET, "t", true}
+			{"SELECT fence = $2 FROM leaselock.lease_peek($1)", TARGET, "t", true}
 	}},
 	/* what the same does to a statement without leaselock */
 	{"select_any", "SELECT name FROM any_locks" RANDOM, {
-		{"SELECT 'found' " LOCKS "scope = 'public' AND name = $1", TARGET, "found", true}
+			{"SELECT 'found' " LOCKS "scope = 'public' AND name = $1", TARGET, "found", true}
 	}},
 	{"update", "SELECT name FROM plain" RANDOM, {
-		{"UPDATE plain SET expires_at = clock_timestamp() WHERE name = $1 RETURNING 'written'", TARGET, "written", true}
+			{"UPDATE plain SET expires_at = clock_timestamp() WHERE name = $1 RETURNING 'written'", TARGET, "written", true}
 	}}
 };
 
