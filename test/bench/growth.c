@@ -19,11 +19,14 @@
  *
  *-------------------------------------------------------------------------
  */
+#define _GNU_SOURCE
+#include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <libpq-fe.h>
 
@@ -211,6 +214,18 @@ read_cpu(PGconn *conn)
 	return ns / 1000.0;
 }
 
+/* Both backends on one processor, so that both share it with the same others. */
+static void
+pin_backend(PGconn *conn)
+{
+	cpu_set_t	cpus;
+
+	CPU_ZERO(&cpus);
+	CPU_SET(sysconf(_SC_NPROCESSORS_ONLN) - 1, &cpus);
+	if (sched_setaffinity(PQbackendPID(conn), sizeof(cpus), &cpus) != 0)
+		fail("sched_setaffinity", "refused");
+}
+
 /* ----------------------------------------------------------------------
  * Steps
  * ----------------------------------------------------------------------
@@ -393,6 +408,7 @@ open_database(Database *database, const char *conninfo, const char *name)
 	database->conn = PQconnectdb(full);
 	if (PQstatus(database->conn) != CONNECTION_OK)
 		fail(name, PQerrorMessage(database->conn));
+	pin_backend(database->conn);
 	database->targets = check_result(database->conn,
 									 PQexec(database->conn, operation->targets),
 									 operation->targets);
