@@ -70,7 +70,10 @@ hold_try(const LeaseRequest *request)
 		{
 			require_scope(request->key.scope);
 			if (mode == NAME_CHANGE)
+			{
 				begin_grant(&call, who);
+				pass_dead_waiters(&call);
+			}
 			call.lock.hold_expires_at = call.now + request->lease_us;
 			save_acknowledged(&call);
 			return call.lock.fence;

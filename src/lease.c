@@ -226,7 +226,10 @@ try_acquire(Call *call, const LeaseRequest *request, LeaseAnswer *answer)
 	require_scope(request->key.scope);
 
 	if (mode == NAME_CHANGE)
+	{
 		begin_grant(call, &request->who);
+		pass_dead_waiters(call);
+	}
 	init_ticket(call, request, &ticket);
 	join_grant(call, &ticket, true, 0);
 	save_acknowledged(call);

@@ -203,6 +203,7 @@ typedef struct Call
 	TagSet		tags;
 	LeaseLock	lock;
 	TimestampTz now;
+	int64		dead_place;		/* waiters up to here were found dead */
 } Call;
 
 /* How a look at a waiting ticket behaves. */
@@ -467,17 +468,24 @@ extern bool hold_release(const LeaseRequest *request);
 /* The position, or the number of waiters, that stands for "that or more". */
 #define MAX_POSITION	100
 
+/*
+ * How many rows they are counted from.  More than MAX_POSITION, since one
+ * identity may wait with many tickets, and dead ones stand among them.
+ */
+#define MAX_POSITION_ROWS	1000
+
 extern LeaseState waiter_state(const LeaseTicket *ticket,
 							   const LeaseLock *lock, TimestampTz now);
 extern bool queue_has_other(const LeaseLock *lock, const Identity *who,
 							TimestampTz now);
 extern int	queue_position(const LeaseLock *lock, const LeaseTicket *own,
 						   TimestampTz now);
-extern int	queue_length(const LeaseLock *lock, TimestampTz now, int enough);
-extern LOCKMODE grant_mode(const Call *call, const Identity *who,
-						   bool for_hold);
-extern bool mode_is_same(const Call *call, const LeaseLock *seen,
-						 const Identity *who, bool for_hold, LOCKMODE mode);
+extern int	queue_length(const LeaseLock *lock, TimestampTz now, int enough,
+						 int max_rows);
+extern LOCKMODE grant_mode(Call *call, const Identity *who, bool for_hold);
+extern bool mode_is_same(Call *call, LeaseLock *seen, const Identity *who,
+						 bool for_hold, LOCKMODE mode);
+extern void pass_dead_waiters(Call *call);
 extern LeaseState look_at_ticket(Call *call, LeaseTicket *ticket, int flags);
 extern LeaseState cancel_wait(Call *call, LeaseTicket *ticket);
 extern LeaseState enqueue(Call *call, const LeaseRequest *request,

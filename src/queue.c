@@ -29,12 +29,6 @@
 
 #include "leaselock.h"
 
-/*
- * How many rows a position is counted from.  More than MAX_POSITION, since
- * one identity may wait with many tickets and dead ones stand among them.
- */
-#define MAX_POSITION_ROWS	1000
-
 /* ----------------------------------------------------------------------
  * Judging
  * ----------------------------------------------------------------------
@@ -88,6 +82,8 @@ typedef struct QueueWalk
 	TimestampTz now;
 	TicketScan *scan;
 	int			rows;			/* read so far, dead ones included */
+	bool		past_dead;		/* something else than dead ones was met */
+	int64		dead_place;		/* the last of the dead ones before that */
 	bool		access_known;	/* who may use the scope, once that matters */
 	ScopeAccess access;
 } QueueWalk;
@@ -110,12 +106,19 @@ next_waiter(QueueWalk *walk, int max_rows, LeaseTicket *ticket)
 	while (walk->rows < max_rows && store_next_ticket(walk->scan, ticket))
 	{
 		walk->rows++;
-		if (ticket->state != LEASE_WAITING ||
-			clock_state(ticket, walk->lock, walk->now) != LEASE_WAITING)
+		if (ticket->state != LEASE_WAITING)
 			continue;
+		if (clock_state(ticket, walk->lock, walk->now) != LEASE_WAITING)
+		{
+			if (!walk->past_dead)
+				walk->dead_place = ticket->place;
+			continue;
+		}
+		walk->past_dead = true;
 		if (!walk->access_known)
 			walk->access = scope_access(walk->lock->key.scope);
 		walk->access_known = true;
+		/* who lost access may get it again: that is not dead */
 		if (access_allows(&walk->access, ticket->who.role))
 			return true;
 	}
@@ -130,11 +133,11 @@ end_walk(QueueWalk *walk)
 
 /*
  * The first live waiter, or the first of an identity other than "except", into
- * *head; false if there is none.
+ * *head; false if there is none.  All up to *dead_place are dead.
  */
 static bool
 find_waiter(const LeaseLock *lock, const Identity *except, TimestampTz now,
-			LeaseTicket *head)
+			LeaseTicket *head, int64 *dead_place)
 {
 	QueueWalk	walk = begin_walk(lock, now);
 	bool		found;
@@ -143,6 +146,7 @@ find_waiter(const LeaseLock *lock, const Identity *except, TimestampTz now,
 		found = next_waiter(&walk, INT_MAX, head);
 	while (found && except != NULL && same_identity(&head->who, except));
 	end_walk(&walk);
+	*dead_place = walk.dead_place;
 	return found;
 }
 
@@ -150,7 +154,9 @@ find_waiter(const LeaseLock *lock, const Identity *except, TimestampTz now,
 static bool
 queue_head(const LeaseLock *lock, TimestampTz now, LeaseTicket *head)
 {
-	return find_waiter(lock, NULL, now, head);
+	int64		dead_place;
+
+	return find_waiter(lock, NULL, now, head, &dead_place);
 }
 
 /* Whether an identity other than the given one waits. */
@@ -158,8 +164,9 @@ bool
 queue_has_other(const LeaseLock *lock, const Identity *who, TimestampTz now)
 {
 	LeaseTicket other;
+	int64		dead_place;
 
-	return find_waiter(lock, who, now, &other);
+	return find_waiter(lock, who, now, &other, &dead_place);
 }
 
 /* Identities that were met on a walk. */
@@ -217,15 +224,18 @@ queue_position(const LeaseLock *lock, const LeaseTicket *own,
 	return ahead->count + 1;
 }
 
-/* How many live tickets wait for a lock; stops counting at "enough". */
+/*
+ * How many live tickets wait for a lock; stops counting at "enough", and after
+ * max_rows, which dead ones are among.
+ */
 int
-queue_length(const LeaseLock *lock, TimestampTz now, int enough)
+queue_length(const LeaseLock *lock, TimestampTz now, int enough, int max_rows)
 {
 	QueueWalk	walk = begin_walk(lock, now);
 	LeaseTicket ticket;
 	int			length = 0;
 
-	while (length < enough && next_waiter(&walk, INT_MAX, &ticket))
+	while (length < enough && next_waiter(&walk, max_rows, &ticket))
 		length++;
 	end_walk(&walk);
 	return length;
@@ -235,17 +245,27 @@ queue_length(const LeaseLock *lock, TimestampTz now, int enough)
  * The mode of the name tag that a grant to a newcomer needs: NAME_CHANGE if the
  * lock can be had, NAME_KEEP if the identity has it, NoLock if another has it
  * or waits for it.  For a ticket the identity's own wait counts as well, for a
- * named hold it does not.
+ * named hold it does not.  Notes which waiters a grant passes over for good.
  */
 LOCKMODE
-grant_mode(const Call *call, const Identity *who, bool for_hold)
+grant_mode(Call *call, const Identity *who, bool for_hold)
 {
 	LeaseTicket head;
 
 	if (grant_is_live(&call->lock, call->now))
 		return same_identity(&call->lock.holder, who) ? NAME_KEEP : NoLock;
-	return find_waiter(&call->lock, for_hold ? who : NULL, call->now, &head) ?
-		NoLock : NAME_CHANGE;
+	return find_waiter(&call->lock, for_hold ? who : NULL, call->now, &head,
+					   &call->dead_place) ? NoLock : NAME_CHANGE;
+}
+
+/*
+ * Marks the dead waiters that were met as passed, or every call would meet them
+ * again until they are pruned.
+ */
+void
+pass_dead_waiters(Call *call)
+{
+	call->lock.passed = Max(call->lock.passed, call->dead_place);
 }
 
 /*
@@ -255,12 +275,11 @@ grant_mode(const Call *call, const Identity *who, bool for_hold)
  * not overtaken.
  */
 bool
-mode_is_same(const Call *call, const LeaseLock *seen, const Identity *who,
-			 bool for_hold, LOCKMODE mode)
+mode_is_same(Call *call, LeaseLock *seen, const Identity *who, bool for_hold,
+			 LOCKMODE mode)
 {
 	if (mode == NAME_CHANGE && call->lock.fence == seen->fence &&
-		ItemPointerEquals(&unconstify(LeaseLock *, &call->lock)->tid,
-						  &unconstify(LeaseLock *, seen)->tid))
+		ItemPointerEquals(&call->lock.tid, &seen->tid))
 		return !grant_is_live(&call->lock, call->now);
 	return grant_mode(call, who, for_hold) == mode;
 }
@@ -557,7 +576,7 @@ reject_full_queue(const Call *call, int64 last)
 {
 	/* Dead waiters have places too, so only count when it may matter. */
 	if (last - call->lock.passed < leaselock_max_waiters ||
-		queue_length(&call->lock, call->now, leaselock_max_waiters) <
+		queue_length(&call->lock, call->now, leaselock_max_waiters, INT_MAX) <
 		leaselock_max_waiters)
 		return;
 	ereport(ERROR,
@@ -629,8 +648,11 @@ promote_head(Call *call)
 {
 	LeaseTicket head;
 
-	if (!queue_head(&call->lock, call->now, &head))
+	if (!find_waiter(&call->lock, NULL, call->now, &head, &call->dead_place))
+	{
+		pass_dead_waiters(call);
 		return;
+	}
 	wake_at_commit(&head);
 	if (!try_scope_tag(&call->tags, head.key.scope) ||
 		!try_ticket_tag(&call->tags, &head.key, &head.request_id) ||

@@ -60,9 +60,10 @@ enum
 	TICKET_COLUMNS
 };
 
-/* Waiters are counted up to "enough". */
+/* Waiters are counted up to "enough", from that many tickets. */
 static void
-put_status_row(ReturnSetInfo *result, const LeaseLock *lock, int enough)
+put_status_row(ReturnSetInfo *result, const LeaseLock *lock, int enough,
+			   int max_rows)
 {
 	TimestampTz now = clock_read(lock->changed_at);
 	TimestampTz until = Max(lock->expires_at, lock->hold_expires_at);
@@ -73,7 +74,7 @@ put_status_row(ReturnSetInfo *result, const LeaseLock *lock, int enough)
 
 	if (!may_see_scope(lock->key.scope))
 		return;
-	waiters = queue_length(lock, now, enough);
+	waiters = queue_length(lock, now, enough, max_rows);
 	if (!held && waiters == 0)
 		return;
 	memset(nulls, !held, sizeof(nulls));
@@ -109,7 +110,8 @@ leaselock_lease_peek(PG_FUNCTION_ARGS)
 
 	InitMaterializedSRF(fcinfo, 0);
 	store_load_lock(&key, &lock);
-	put_status_row((ReturnSetInfo *) fcinfo->resultinfo, &lock, MAX_POSITION);
+	put_status_row((ReturnSetInfo *) fcinfo->resultinfo, &lock, MAX_POSITION,
+				   MAX_POSITION_ROWS);
 	return (Datum) 0;
 }
 
@@ -126,7 +128,7 @@ leaselock_status_rows(PG_FUNCTION_ARGS)
 
 	InitMaterializedSRF(fcinfo, 0);
 	foreach(cell, store_list_locks())
-		put_status_row(result, (LeaseLock *) lfirst(cell), INT_MAX);
+		put_status_row(result, (LeaseLock *) lfirst(cell), INT_MAX, INT_MAX);
 
 	foreach(cell, store_list_tickets())
 	{
@@ -139,7 +141,7 @@ leaselock_status_rows(PG_FUNCTION_ARGS)
 		last = ticket->key;
 		store_load_lock(&ticket->key, &lock);
 		if (!ItemPointerIsValid(&lock.tid))
-			put_status_row(result, &lock, INT_MAX);
+			put_status_row(result, &lock, INT_MAX, INT_MAX);
 	}
 	return (Datum) 0;
 }

@@ -151,14 +151,13 @@ look_uninterrupted(const pg_uuid_t *uuid, int flags, volatile bool *looking,
  * is given in the transaction of the last look, which is left to be committed.
  */
 static void
-wait_loop(const pg_uuid_t *uuid, TimestampTz until, volatile bool *looking,
-		  LeaseAnswer *answer)
+wait_loop(const pg_uuid_t *uuid, int flags, TimestampTz until,
+		  volatile bool *looking, LeaseAnswer *answer)
 {
 	MemoryContext caller_context = CurrentMemoryContext;
 	MemoryContext look_context = AllocSetContextCreate(caller_context,
 													   "leaselock look",
 													   ALLOCSET_SMALL_SIZES);
-	int			flags = LOOK_SERVED;
 	long		ms = 0;
 
 	for (;;)
@@ -231,6 +230,7 @@ wait_for_turn(const pg_uuid_t *uuid, const LockKey *key,
 {
 	MemoryContext caller_context = CurrentMemoryContext;
 	pg_uuid_t	ticket = *uuid;
+	volatile int flags = LOOK_SERVED;
 	volatile bool looking = false;
 	volatile bool committed = false;
 
@@ -244,10 +244,13 @@ wait_for_turn(const pg_uuid_t *uuid, const LockKey *key,
 			ticket = answer->ticket.ticket;
 			if (answer->state == LEASE_WAITING)
 				SPI_commit();
+			/* mostly it says already that this backend waits */
+			if (answer->ticket.waiter_pid == MyProcPid)
+				flags |= LOOK_SILENT;
 		}
 		committed = true;
 		if (answer->state == LEASE_WAITING)
-			wait_loop(&ticket, until, &looking, answer);
+			wait_loop(&ticket, flags, until, &looking, answer);
 	}
 	PG_CATCH();
 	{

@@ -117,14 +117,14 @@ my $clients = start_pgbench(
 	'-c 299 -j 2 -t 1',
 	waiter => q{CALL leaselock.lease_acquire_wait('served', 'client :client_id', wait => '200 s')});
 ok( $node->poll_query_until('postgres',
-		q{SELECT waiters = 299 FROM leaselock.lease_peek('served')}),
+		q{SELECT waiters = 299 FROM leaselock.lease_status WHERE name = 'served'}),
 	'served: 299 wait');
 $last_one->query_until(qr/blocking: \n/, q{
 \echo 'blocking: '
 CALL leaselock.lease_acquire_wait('served', 'last', wait => '200 s');
 });
 ok( $node->poll_query_until('postgres',
-		q{SELECT waiters = 300 FROM leaselock.lease_peek('served')}),
+		q{SELECT waiters = 300 FROM leaselock.lease_status WHERE name = 'served'}),
 	'served: so does the last');
 is( $node->safe_psql('postgres', q{
 		SELECT owner FROM leaselock.tickets WHERE name = 'served' AND waiting
@@ -137,7 +137,8 @@ is( $node->safe_psql('postgres', q{
 		SELECT count(*) FROM waiter WHERE pg_terminate_backend(waiter_pid)}),
 	'299', 'served: 299 backends are terminated');
 ok( $node->poll_query_until('postgres', q{
-		SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name = 'pgbench'}),
+		SELECT count(*) = 0 FROM pg_stat_activity WHERE pid <> pg_backend_pid()
+			AND query LIKE '%''served'', ''client%'}),
 	'served: they are gone');
 $clients->{run}->finish;
 is( $node->safe_psql('postgres', q{

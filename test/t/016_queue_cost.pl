@@ -135,8 +135,20 @@ foreach my $case (@calls)
 	cmp_ok($cost{long}, '<=', $factor * $cost{$short} + $rows,
 		"$what: costs the same in a long queue");
 }
-is( answers('long', 0, 'SELECT waiters FROM leaselock.lease_peek(\'QUEUE\')'),
+is( answers('long', 0, 'SELECT waiters FROM leaselock.lease_status WHERE name = \'QUEUE\''),
 	$length{long}, 'the queue is as long as before');
+
+# a look from outside counts as far as a position does
+is(answers('long', 0, 'SELECT waiters FROM leaselock.lease_peek(\'QUEUE\')'),
+	100, 'lease_peek: a hundred or more');
+{
+	my %cost = map { $_ => buffers($_, 0, q{SELECT waiters FROM leaselock.lease_peek('QUEUE')}) }
+	  'short', 'long';
+
+	note("lease_peek: $cost{short} buffers with 10 waiters, $cost{long} with 9998");
+	cmp_ok($cost{long}, '<=', $factor * $cost{short} + 100,
+		'lease_peek: costs the same in a long queue');
+}
 
 # named locks
 foreach my $case (
@@ -149,6 +161,40 @@ foreach my $case (
 	note("$what: $cost{short} buffers with 10 waiters, $cost{long} with 9998");
 	cmp_ok($cost{long}, '<=', $factor * $cost{short},
 		"$what: costs the same in a long queue");
+}
+# ---------------------------------------------------------------------
+# Dead waiters
+# ---------------------------------------------------------------------
+
+# All of them met their end while somebody held the lock; they are met once more,
+# by whoever is granted the lock next or releases it, and then not again.
+foreach my $way ('grant', 'release')
+{
+	my $queue = "dead by $way";
+	my $lease = $way eq 'grant' ? 60 : 300;
+
+	$ticket{$queue}{holder} = $node->safe_psql('postgres', qq{
+		SELECT ticket FROM leaselock.lease_acquire('$queue', 'holder', lease => '$lease s')});
+	is( $node->safe_psql('postgres', qq{
+			SELECT count(*) FROM generate_series(1, 1000) i,
+				leaselock.lease_acquire('$queue', 'dead ' || i, wait => '60 s') a
+			WHERE a.state = 'waiting'}),
+		1000, "$way: a thousand wait, and die");
+	$session->query_safe("SET leaselock.clock_offset = '61 s'");
+	is( $session->query_safe($way eq 'grant' ?
+			"SELECT r.state FROM leaselock.lease_acquire('$queue', 'next') a, leaselock.lease_release(a.ticket) r" :
+			"SELECT state FROM leaselock.lease_release('$ticket{$queue}{holder}')"),
+		'released', "$way: the lock has changed hands");
+	is( $session->query_safe("SELECT count(*) FROM leaselock.tickets WHERE name = '$queue' AND waiting"),
+		1000, "$way: nobody has removed them");
+	my $call = q{SELECT state FROM leaselock.lease_acquire('QUEUE', 'new RUN')};
+	my %cost = map { $_ => buffers($_, 61, $call) } 'fresh', $queue;
+
+	is(answers($queue, 61, $call), 'held', "$way: the lock is free");
+	note("acquire after $way: $cost{fresh} buffers without dead waiters, $cost{$queue} with a thousand");
+	cmp_ok($cost{$queue}, '<=', $factor * $cost{fresh}, "$way: dead waiters cost nothing any more");
+	is( answers($queue, 61, "SELECT g.state FROM leaselock.tickets t, leaselock.lease_get(t.ticket) g WHERE t.name = '$queue' AND t.owner = 'dead 7'"),
+		'timed_out', "$way: they are told so");
 }
 $session->quit;
 
