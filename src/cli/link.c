@@ -64,10 +64,10 @@ static const struct
 	},
 	[ASK_PEEK] = {STATUS_COLUMNS "lease_peek($1, $2) AS s", 2},
 	[ASK_BREAK] = {
-		"SELECT b AS broken, pg_catalog.json_build_object("
-		"'broken', b, 'scope', $3::pg_catalog.text,"
-		" 'name', $1::pg_catalog.text, 'fence', $2::pg_catalog.int8) AS json"
-		" FROM leaselock.lease_break($1, $2, $3) AS b", 3
+		"SELECT r.broken, pg_catalog.row_to_json(r) AS json FROM ("
+		"SELECT b AS broken, $3::pg_catalog.text AS scope,"
+		" $1::pg_catalog.text AS name, $2::pg_catalog.int8 AS fence"
+		" FROM leaselock.lease_break($1, $2, $3) AS b) AS r", 3
 	},
 };
 
@@ -102,15 +102,16 @@ link_close(Link *link)
 static void
 note_error(Link *link, const char *message)
 {
-	size_t		length;
+	size_t		length = 0;
 
-	snprintf(link->error, sizeof(link->error), "%s", message);
-	length = strlen(link->error);
-	while (length > 0 && link->error[length - 1] == '\n')
-		link->error[--length] = '\0';
-	for (char *c = link->error; *c; c++)
-		if (*c == '\n')
-			*c = ' ';
+	for (; *message && length < sizeof(link->error) - 1; message++)
+		if (*message != '\n' && *message != '\t')
+			link->error[length++] = *message;
+		else if (length > 0 && link->error[length - 1] != ' ')
+			link->error[length++] = ' ';
+	while (length > 0 && link->error[length - 1] == ' ')
+		length--;
+	link->error[length] = '\0';
 }
 
 /*
@@ -390,6 +391,33 @@ step_connecting(Link *link)
 }
 
 /*
+ * note_server_error
+ *	  Keeps what the server says of a question that it could not answer.
+ */
+static void
+note_server_error(Link *link)
+{
+	const char *fields[3];
+	static const int codes[] = {
+		PG_DIAG_MESSAGE_PRIMARY, PG_DIAG_MESSAGE_DETAIL, PG_DIAG_MESSAGE_HINT
+	};
+	const char *sqlstate = PQresultErrorField(link->answer, PG_DIAG_SQLSTATE);
+
+	for (int i = 0; i < 3; i++)
+		fields[i] = PQresultErrorField(link->answer, codes[i]);
+	if (sqlstate == NULL || fields[0] == NULL)
+	{
+		note_error(link, PQresultErrorMessage(link->answer));
+		return;
+	}
+	snprintf(link->sqlstate, sizeof(link->sqlstate), "%s", sqlstate);
+	snprintf(link->error, sizeof(link->error), "%s (%s)%s%s%s%s",
+			 fields[0], sqlstate, fields[1] ? ". " : "",
+			 fields[1] ? fields[1] : "", fields[2] ? " " : "",
+			 fields[2] ? fields[2] : "");
+}
+
+/*
  * keep_answer
  *	  The first result of a question that has been answered.
  */
@@ -405,21 +433,22 @@ keep_answer(Link *link)
 		else
 			PQclear(result);
 	}
-	if (PQstatus(link->conn) == CONNECTION_BAD)
+	if (PQresultStatus(link->answer) == PGRES_TUPLES_OK)
 	{
+		link->state = LINK_IDLE;
+		link->asked = false;
+		return ANSWERED;
+	}
+	if (PQstatus(link->conn) == CONNECTION_BAD)
 		/* also if it was told why: what counts is that it is gone */
 		link_drop(link, link->answer ? PQresultErrorMessage(link->answer) :
 				  PQerrorMessage(link->conn));
-		forget_answer(link);
-		return FAILED;
+	else
+	{
+		link->state = LINK_IDLE;
+		link->asked = false;
+		note_server_error(link);
 	}
-	link->state = LINK_IDLE;
-	link->asked = false;
-	if (PQresultStatus(link->answer) == PGRES_TUPLES_OK)
-		return ANSWERED;
-	note_error(link, PQresultErrorMessage(link->answer));
-	snprintf(link->sqlstate, sizeof(link->sqlstate), "%s",
-			 link->answer ? PQresultErrorField(link->answer, PG_DIAG_SQLSTATE) : "");
 	forget_answer(link);
 	return FAILED;
 }

@@ -145,8 +145,16 @@ static const char *const usage_text =
  * ---------------------------------------------------------------------
  */
 
+static void give_up(void) __attribute__((noreturn));
 static void usage_error(const char *format,...)
 			__attribute__((format(printf, 1, 2), noreturn));
+
+static void
+give_up(void)
+{
+	fputs("Try \"leaselock --help\".\n", stderr);
+	exit(EXIT_USAGE);
+}
 
 static void
 usage_error(const char *format,...)
@@ -157,8 +165,8 @@ usage_error(const char *format,...)
 	va_start(args, format);
 	vfprintf(stderr, format, args);
 	va_end(args);
-	fputs("\nTry \"leaselock --help\".\n", stderr);
-	exit(EXIT_USAGE);
+	fputc('\n', stderr);
+	give_up();
 }
 
 /* ---------------------------------------------------------------------
@@ -355,7 +363,7 @@ take_options(int argc, char **argv, Options *options, const char **operands,
 			continue;
 		}
 		if (option == '?')
-			usage_error("the option before is not known, or lacks its value");
+			give_up();			/* getopt_long() has said why */
 		if (option == 'V' || option == OPT_HELP)
 		{
 			fputs(option == 'V' ? "leaselock " LEASELOCK_VERSION "\n" : usage_text, stdout);

@@ -129,6 +129,7 @@ print_padded(const char *value, int width, bool right)
 {
 	int			padding = width - text_width(value);
 
+	padding = padding < 0 ? 0 : padding;
 	if (right)
 		printf("%*s", padding, "");
 	print_text(value);

@@ -28,8 +28,8 @@
 /* The command's process group is looked at this often when the command ended. */
 #define GROUP_MS			100
 
-/* How long an answer may take: a sixth of the lease, but at most this. */
-#define LONGEST_ANSWER_MS	5000
+/* How long an answer may take: a quarter of the lease, but at most this. */
+#define LONGEST_ANSWER_MS	10000
 
 static const int caught[] = {
 	SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGWINCH,
@@ -47,6 +47,7 @@ typedef struct Run
 	Guard		guard;
 	Child		child;
 	Orders		orders;
+	Instant		ends_at;		/* the lease, at the latest */
 	Instant		renew_at;
 	Instant		asked_at;		/* when the open question was asked */
 	int			failures;		/* to renew, in a row */
@@ -89,8 +90,9 @@ note_lease(Run *run)
 	int64_t		left = run->ticket.remaining_ms;
 	Instant		asked_at = run->ticket.asked_at;
 
+	run->ends_at = asked_at + left;
 	run->renew_at = asked_at + left / 3;
-	run->orders.kill_at = asked_at + left - left / 200;
+	run->orders.kill_at = run->ends_at - left / 200;
 	run->orders.term_at = run->orders.kill_at -
 		(int64_t) (run->options->grace_seconds * 1000);
 }
@@ -117,7 +119,7 @@ static void
 ask_to_renew(Run *run)
 {
 	const char *parameters[] = {run->ticket.ticket, run->options->lease};
-	int64_t		patience = (int64_t) (run->options->lease_seconds * 1000 / 6);
+	int64_t		patience = (int64_t) (run->options->lease_seconds * 1000 / 4);
 
 	run->asked_at = now();
 	link_ask(&run->link, ASK_RENEW, parameters, run->asked_at +
@@ -135,7 +137,7 @@ note_renewal(Run *run)
 	run->failures = 0;
 	if (ticket_exit_code(answer.state) != EXIT_DONE)
 	{
-		run->renew_at = INT64_MAX;
+		run->ends_at = 0;
 		lose(run, answer.state);
 		return;
 	}
@@ -332,7 +334,8 @@ run_held(Run *run)
 	dismiss_guard(&run->guard);
 	take_terminal_back(&run->child);
 	code = run->lost ? EXIT_LOST : child_exit_code(&run->child);
-	if (run->renew_at != INT64_MAX && give_back(&run->link, &run->ticket) &&
+	/* what has run out by our clock will have soon by the server's */
+	if (now() < run->ends_at && give_back(&run->link, &run->ticket) &&
 		strcmp(run->ticket.state, "released") != 0 && !run->lost)
 	{
 		complain("the lease on \"%s\" was %s while the command ran",
