@@ -169,6 +169,7 @@ abandon(Attempt *attempt)
 {
 	int			signo = next_signal();
 
+	clear_status_line();
 	if (attempt->ticket->ticket[0])
 		give_back(attempt->link, attempt->ticket);
 	return EXIT_SIGNAL + signo;

@@ -60,6 +60,29 @@ set_environment(const Options *options, const Ticket *ticket)
 }
 
 /*
+ * is_in_path
+ *	  Whether there is such a file in a directory of PATH.  execvp() does not
+ *	  tell where it was kept from looking into one.
+ */
+static bool
+is_in_path(const char *command)
+{
+	const char *directory = getenv("PATH");
+	char		path[4096];
+
+	while (directory && *directory)
+	{
+		int			length = (int) strcspn(directory, ":");
+
+		snprintf(path, sizeof(path), "%.*s/%s", length, directory, command);
+		if (access(path, F_OK) == 0)
+			return true;
+		directory += length + (directory[length] == ':');
+	}
+	return false;
+}
+
+/*
  * become_command
  *	  In the new process.  The mask of signals is the old one again only when
  *	  their handlers are, too.
@@ -85,6 +108,8 @@ become_command(const Options *options, const Ticket *ticket, int terminal,
 	set_environment(options, ticket);
 	execvp(command, options->argv);
 	reason = errno;
+	if (reason == EACCES && !strchr(command, '/') && !is_in_path(command))
+		reason = ENOENT;
 	complain("could not execute \"%s\": %s", command, strerror(reason));
 	_exit(reason == ENOENT || reason == ENOTDIR ?
 		  EXIT_NOT_FOUND : EXIT_NOT_EXECUTABLE);

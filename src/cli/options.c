@@ -357,6 +357,9 @@ take_options(int argc, char **argv, Options *options, const char **operands,
 			*separated = optind > before;
 			if (*separated || optind >= argc)
 				break;
+			if (count >= most && strcmp(operands[0], "run") == 0)
+				usage_error("run needs \"--\" before the COMMAND \"%s\"",
+							argv[optind]);
 			if (count >= most)
 				usage_error("too many arguments: \"%s\"", argv[optind]);
 			operands[count++] = argv[optind++];
