@@ -171,7 +171,7 @@ abandon(Attempt *attempt)
 
 	clear_status_line();
 	if (attempt->ticket->ticket[0])
-		give_back(attempt->link, attempt->ticket);
+		give_back(attempt->link, attempt->ticket, INT64_MAX);
 	return EXIT_SIGNAL + signo;
 }
 
@@ -216,14 +216,15 @@ acquire(Link *link, const Options *options, Ticket *ticket)
 
 /*
  * give_back
- *	  Releases a ticket, in a bounded time: a dead server keeps nobody.  False
- *	  if it could not be done.
+ *	  Releases a ticket, in a bounded time: a dead server keeps nobody, least
+ *	  of all beyond the end of the lease.  False if it could not be done.
  */
 bool
-give_back(Link *link, Ticket *ticket)
+give_back(Link *link, Ticket *ticket, Instant ends_at)
 {
 	const char *parameters[] = {ticket->ticket};
-	Instant		give_up_at = now() + RECOVERY_MS;
+	Instant		most = now() + RECOVERY_MS;
+	Instant		give_up_at = ends_at < most ? ends_at : most;
 	int			failures = 0;
 
 	do

@@ -88,7 +88,8 @@ extern int	next_signal(void);
 extern bool signal_is_pending(void);
 extern void sleep_until(struct pollfd *fds, int count, Instant until);
 extern void close_wake_pipe(void);
-extern void complain(const char *format,...) __attribute__((format(printf, 1, 2)));
+extern void complain(const char *format,...)
+			__attribute__((format(printf, 1, 2)));
 
 /* link.c */
 
@@ -177,7 +178,7 @@ extern void clear_status_line(void);
 /* acquire.c */
 
 extern ExitCode acquire(Link *link, const Options *options, Ticket *ticket);
-extern bool give_back(Link *link, Ticket *ticket);
+extern bool give_back(Link *link, Ticket *ticket, Instant ends_at);
 extern int64_t back_off_ms(int failures);
 
 /* guard.c */

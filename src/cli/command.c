@@ -194,14 +194,14 @@ static void
 print_time(const Options *options)
 {
 	time_t		clock = time(NULL);
-	char		text[64];
+	char		stamp[64];
 
 	if (options->json)
 		return;
 	if (isatty(STDOUT_FILENO))
 		fputs("\033[H\033[J", stdout);
-	strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S %z", localtime(&clock));
-	printf("%s, every %g s\n\n", text, options->interval_seconds);
+	strftime(stamp, sizeof(stamp), "%Y-%m-%d %H:%M:%S %z", localtime(&clock));
+	printf("%s, every %g s\n\n", stamp, options->interval_seconds);
 }
 
 /*
@@ -216,7 +216,8 @@ watch_status(Link *link, const Options *options)
 	catch_signals(ending, sizeof(ending) / sizeof(ending[0]));
 	while (!signal_is_pending())
 	{
-		Instant		until = now() + (int64_t) (options->interval_seconds * 1000);
+		int64_t		interval = (int64_t) (options->interval_seconds * 1000);
+		Instant		until = now() + interval;
 		bool		answered = ask_status(link, options);
 
 		if (signal_is_pending())

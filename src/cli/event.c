@@ -161,8 +161,9 @@ next_signal(void)
 /*
  * sleep_until
  *	  Until one of the descriptors is ready, a signal comes, or the time.  Ask
- *	  next_signal() first.  fds[0] is filled in here.  It never sleeps for longer than a second, for
- *	  poll()'s time stands still while the machine is suspended.
+ *	  next_signal() first.  fds[0] is filled in here.  It never sleeps for
+ *	  longer than a second, for poll()'s time stands still while the machine is
+ *	  suspended.
  */
 void
 sleep_until(struct pollfd *fds, int count, Instant until)

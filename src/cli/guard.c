@@ -96,15 +96,18 @@ stand_guard(int fd)
 	for (;;)
 	{
 		struct pollfd pollfd = {fd, POLLIN, 0};
-		Instant		next = orders.term_at < orders.kill_at ? orders.term_at : orders.kill_at;
-		int64_t		wait = next - now();
+		int64_t		wait = orders.term_at < orders.kill_at ?
+			orders.term_at : orders.kill_at;
 
-		wait = wait < 0 ? 0 : wait > LONGEST_SLEEP_MS ? LONGEST_SLEEP_MS : wait;
+		wait -= now();
+		wait = wait < 0 ? 0 : wait;
+		wait = wait > LONGEST_SLEEP_MS ? LONGEST_SLEEP_MS : wait;
 		if (poll(&pollfd, 1, (int) wait) > 0)
 		{
 			pid_t		group = orders.group;
 
-			if (recv(fd, &orders, sizeof(orders), MSG_WAITALL) != (ssize_t) sizeof(orders))
+			if (recv(fd, &orders, sizeof(orders), MSG_WAITALL) !=
+				(ssize_t) sizeof(orders))
 			{
 				if (group != 0)
 					kill(-group, SIGKILL);
@@ -187,6 +190,7 @@ dismiss_guard(Guard *guard)
 
 	order_guard(guard, &none);
 	close(guard->fd);
+	guard->fd = -1;
 	while (waitpid(guard->pid, NULL, 0) < 0 && errno == EINTR)
 		;
 }

@@ -39,12 +39,14 @@
 #define SECONDS(parameter) \
 	"pg_catalog.make_interval(secs => " parameter "::pg_catalog.float8)"
 
-static const struct
+typedef struct Question
 {
 	const char *text;
 	int			parameters;
-}			questions[] =
-{
+} Question;
+
+/* By Ask. */
+static const Question questions[] = {
 	[ASK_ACQUIRE] = {
 		TICKET_COLUMNS "lease_acquire(name => $1, owner => $2,"
 		" lease => " SECONDS("$3") ", wait => " SECONDS("$4") ","
@@ -366,10 +368,12 @@ note_refusal(Link *link)
 		line += size + (line[size] == '\n');
 	}
 	link_drop(link, message);
-	for (colon = strstr(message, ":  "); colon; colon = strstr(colon + 1, ":  "))
+	for (colon = strstr(message, ":  "); colon;
+		 colon = strstr(colon + 1, ":  "))
 		if (strspn(colon + 3, "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ") == 5 &&
 			colon[8] == ':')
-			snprintf(link->sqlstate, sizeof(link->sqlstate), "%.5s", colon + 3);
+			snprintf(link->sqlstate, sizeof(link->sqlstate), "%.5s",
+					 colon + 3);
 }
 
 static void

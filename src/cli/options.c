@@ -34,13 +34,14 @@
 #define RUN				(1 << 6)
 #define EVERY			(~0)
 
-static const struct
+typedef struct Subcommand
 {
 	const char *name;
 	int			bit;
 	Command		command;
-}			subcommands[] =
-{
+} Subcommand;
+
+static const Subcommand subcommands[] = {
 	{"acquire", ACQUIRE, acquire_command},
 	{"get", GET, get_command},
 	{"heartbeat", HEARTBEAT, heartbeat_command},
@@ -202,10 +203,10 @@ check_label(const char *what, const char *value)
 
 	if (length < 1 || length > 255)
 		usage_error("%s must be 1 to 255 bytes long, not %zu", what, length);
-	for (const unsigned char *c = (const unsigned char *) value; *c; c++)
-		if (*c < 32 || *c == 127)
-			usage_error("%s must not contain control characters (byte %d of it is %d)",
-						what, (int) (c - (const unsigned char *) value) + 1, *c);
+	for (size_t i = 0; i < length; i++)
+		if ((unsigned char) value[i] < 32 || value[i] == 127)
+			usage_error("%s must not contain control characters (byte %zu of it is %d)",
+						what, i + 1, value[i]);
 	if (value[0] == ' ' || value[length - 1] == ' ')
 		usage_error("%s must not begin or end with a space: \"%s\"", what, value);
 	return value;
@@ -349,7 +350,8 @@ take_options(int argc, char **argv, Options *options, const char **operands,
 	while (optind < argc)
 	{
 		int			before = optind;
-		int			option = getopt_long(argc, argv, SHORT_OPTIONS, long_options, NULL);
+		int			option = getopt_long(argc, argv, SHORT_OPTIONS,
+										 long_options, NULL);
 
 		if (option == -1)
 		{
@@ -369,7 +371,8 @@ take_options(int argc, char **argv, Options *options, const char **operands,
 			give_up();			/* getopt_long() has said why */
 		if (option == 'V' || option == OPT_HELP)
 		{
-			fputs(option == 'V' ? "leaselock " LEASELOCK_VERSION "\n" : usage_text, stdout);
+			fputs(option == 'V' ? "leaselock " LEASELOCK_VERSION "\n" :
+				  usage_text, stdout);
 			exit(fflush(stdout) == 0 ? EXIT_DONE : EXIT_SERVER);
 		}
 		for (int i = 0; i < OPTIONS; i++)
@@ -393,7 +396,8 @@ require_operand(const char *subcommand, const char *what, const char *value)
  *	  not given.
  */
 static void
-complete(Options *options, int bit, const char *subcommand, const char *operand)
+complete(Options *options, int bit, const char *subcommand,
+		 const char *operand)
 {
 	static char request[40];
 	static char owner[256];
@@ -444,7 +448,8 @@ set_lease(Options *options, int bit)
 	most = options->lease_seconds / 2;
 	options->grace_seconds = most / 2 < 5 ? most / 2 : 5;
 	if (options->grace)
-		options->grace_seconds = check_seconds("--grace", options->grace, 0, most);
+		options->grace_seconds = check_seconds("--grace", options->grace,
+											   0, most);
 }
 
 static int

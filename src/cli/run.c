@@ -25,7 +25,7 @@
 
 #include "cli.h"
 
-/* The command's process group is looked at this often when the command ended. */
+/* How often the process group is looked at when the command has ended. */
 #define GROUP_MS			100
 
 /* How long an answer may take: a quarter of the lease, but at most this. */
@@ -43,7 +43,7 @@ typedef struct Run
 {
 	const Options *options;
 	Link		link;
-	Ticket		ticket;			/* as last answered: what is true of the lease */
+	Ticket		ticket;			/* as last answered */
 	Guard		guard;
 	Child		child;
 	Orders		orders;
@@ -271,8 +271,10 @@ supervise(Run *run)
 static bool
 renew_first(Run *run)
 {
+	int64_t		enough = (int64_t) (run->options->lease_seconds * 1000 * 2 / 3);
+
 	note_lease(run);
-	while (run->ticket.remaining_ms < run->options->lease_seconds * 1000 * 2 / 3)
+	while (run->ticket.remaining_ms < enough)
 	{
 		Progress	progress;
 		Ticket		answer;
@@ -311,7 +313,7 @@ run_held(Run *run)
 	{
 		int			signo = next_signal();
 
-		give_back(&run->link, &run->ticket);
+		give_back(&run->link, &run->ticket, run->ends_at);
 		if (signo == 0)
 			complain("the lease on \"%s\" was lost before the command began",
 					 run->options->name);
@@ -324,7 +326,7 @@ run_held(Run *run)
 		!start_child(&run->child, run->options, &run->ticket))
 	{
 		complain("could not start a process: %s", strerror(errno));
-		give_back(&run->link, &run->ticket);
+		give_back(&run->link, &run->ticket, run->ends_at);
 		return EXIT_SERVER;
 	}
 	run->orders.group = run->child.pid;
@@ -335,7 +337,8 @@ run_held(Run *run)
 	take_terminal_back(&run->child);
 	code = run->lost ? EXIT_LOST : child_exit_code(&run->child);
 	/* what has run out by our clock will have soon by the server's */
-	if (now() < run->ends_at && give_back(&run->link, &run->ticket) &&
+	if (now() < run->ends_at &&
+		give_back(&run->link, &run->ticket, run->ends_at) &&
 		strcmp(run->ticket.state, "released") != 0 && !run->lost)
 	{
 		complain("the lease on \"%s\" was %s while the command ran",

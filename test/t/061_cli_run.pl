@@ -25,7 +25,7 @@ my ($rc, $out, $err, $answer, $run);
 # there is a file of that name with ".end".  With a further argument it notes TERM
 # and goes on.
 append_to_file("$dir/beat", <<'SCRIPT');
-echo "pid $$" >"$1.pid"
+echo "$$ $LEASELOCK_TICKET" >"$1.pid"
 if [ "$2" ]; then trap 'echo "term $(date +%s.%N)" >>"$1"' TERM; fi
 until [ -e "$1.end" ]; do date +%s.%N >>"$1"; sleep 0.05; done
 exit 5
@@ -45,12 +45,12 @@ sub alive
 
 sub last_beat { return (contents($_[0]) =~ /^(\d+\.\d+)$/mg)[-1] }
 
-# The expiry on record, as the server has it: also of a lease that has run out
+# When the command's lease ends, or ended, by the server
 sub expiry
 {
-	my ($name) = @_;
+	my ($ticket) = contents("$_[0].pid") =~ / (\S+)/;
 	return $node->safe_psql('postgres',
-		"SELECT extract(epoch FROM expires_at) FROM leaselock.lease_status WHERE name = '$name'");
+		"SELECT extract(epoch FROM expires_at) FROM leaselock.lease_get('$ticket')");
 }
 
 sub holders
