@@ -186,8 +186,9 @@ hear_guard(const Guard *guard)
 void
 dismiss_guard(Guard *guard)
 {
-	Orders		none = {0, INT64_MAX, INT64_MAX};
+	Orders		none;
 
+	memset(&none, 0, sizeof(none));
 	order_guard(guard, &none);
 	close(guard->fd);
 	guard->fd = -1;
