@@ -66,26 +66,23 @@ static void
 carry_out(Orders *orders, int fd)
 {
 	Instant		present = now();
-	char		report = GUARD_SILENT;
+	bool		kill_it = present >= orders->kill_at;
+	char		report = kill_it ? GUARD_KILLED : GUARD_TERMINATED;
 
-	if (orders->group == 0)
+	if (orders->group == 0 || (!kill_it && present < orders->term_at))
 		return;
-	if (present >= orders->kill_at)
+	/* said first, so that it is known when the command is seen to end */
+	(void) !send(fd, &report, 1, 0);
+	orders->term_at = INT64_MAX;
+	if (kill_it)
 	{
-		report = GUARD_KILLED;
+		orders->kill_at = INT64_MAX;
 		kill(-orders->group, SIGKILL);
-		orders->kill_at = orders->term_at = INT64_MAX;
+		return;
 	}
-	else if (present >= orders->term_at)
-	{
-		report = GUARD_TERMINATED;
-		kill(-orders->group, SIGTERM);
-		/* a stopped process would not see it */
-		kill(-orders->group, SIGCONT);
-		orders->term_at = INT64_MAX;
-	}
-	if (report != GUARD_SILENT)
-		(void) !send(fd, &report, 1, 0);
+	kill(-orders->group, SIGTERM);
+	/* a stopped process would not see it */
+	kill(-orders->group, SIGCONT);
 }
 
 static void
