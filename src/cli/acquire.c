@@ -95,18 +95,21 @@ ask_once(Attempt *attempt)
 static void
 show_wait(const Attempt *attempt)
 {
+	const char *name = attempt->options->name;
 	const Ticket *ticket = attempt->ticket;
 	long long	left = (attempt->give_up_at - now() + 999) / 1000;
+	char		holder[sizeof(ticket->holder) + 16] = "";
 
+	if (ticket->holder[0])
+		snprintf(holder, sizeof(holder), " held by \"%s\",", ticket->holder);
 	if (attempt->link->state == LINK_DOWN)
 		show_status_line(attempt->options,
 						 "waiting for \"%s\": no connection, %lld s left",
-						 attempt->options->name, left);
+						 name, left);
 	else
 		show_status_line(attempt->options,
-						 "waiting for \"%s\": held by \"%s\", position %d, %lld s left",
-						 attempt->options->name, ticket->holder,
-						 ticket->position, left);
+						 "waiting for \"%s\":%s position %d, %lld s left",
+						 name, holder, ticket->position, left);
 }
 
 /*

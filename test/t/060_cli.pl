@@ -7,9 +7,11 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib $FindBin::RealBin;
 use CliTest;
+use IO::Select;
 use IO::Socket::UNIX;
 use JSON::PP;
 use LeaseTest;
+use POSIX ();
 use PostgreSQL::Test::Utils;
 use Test::More;
 
@@ -319,6 +321,56 @@ ok($node->poll_query_until('postgres', q{
 	'connections have an application name');
 $waiter->{run}->signal('TERM');
 finish($waiter);
+
+# ---------------------------------------------------------------------
+# A lost answer
+# ---------------------------------------------------------------------
+
+# Passes on what client and server say, but for the answer to the first
+# lease_acquire: instead of that the connection ends.
+my $proxy_dir = PostgreSQL::Test::Utils::tempdir_short();
+my $listener = IO::Socket::UNIX->new(Local => "$proxy_dir/.s.PGSQL.$port", Listen => 5)
+  or die "no socket: $!";
+my $proxy;
+END { kill 'KILL', $proxy if $proxy }
+$proxy = fork // die "no process: $!";
+if ($proxy == 0)
+{
+	my $lose = 1;
+	while (my $client = $listener->accept)
+	{
+		my $server = IO::Socket::UNIX->new(Peer => "$host/.s.PGSQL.$port") or POSIX::_exit(1);
+		my $select = IO::Select->new($client, $server);
+		my $asked = 0;
+		while ($select->count == 2)
+		{
+			foreach my $from ($select->can_read)
+			{
+				my $to = $from == $client ? $server : $client;
+				my $size = sysread $from, my $bytes, 8192;
+				$asked = 1 if $size && $from == $client && $bytes =~ /lease_acquire/;
+				if (!$size || ($asked && $lose && $from == $server))
+				{
+					$lose = 0 if $asked;
+					$select->remove($client, $server);
+					last;
+				}
+				syswrite $to, $bytes;
+			}
+		}
+		close $_ foreach $client, $server;
+	}
+	POSIX::_exit(0);
+}
+($rc, $out, $err) = cli('-h', $proxy_dir, '-d', 'second', qw(acquire lost --owner o --json));
+is($rc, 0, 'an answer that was lost is asked for again');
+like($err, qr/trying again/, 'which is said');
+is(decode_json($out)->{depth}, 1, 'and the lock was acquired once');
+is($node->safe_psql('second', q{SELECT count(*) FROM leaselock.lease_tickets WHERE name = 'lost'}),
+	'1', 'with one ticket');
+kill 'KILL', $proxy;
+waitpid $proxy, 0;
+undef $proxy;
 
 # names are UTF-8 on the command line, whatever the database's encoding
 $node->safe_psql('postgres', q{CREATE DATABASE latin ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0});
