@@ -56,9 +56,9 @@ OBJS = \
 
 # the program leaselock, see below
 CLI_OBJS = \
+	src/cli/output.o \
 	src/cli/event.o \
 	src/cli/link.o \
-	src/cli/output.o \
 	src/cli/acquire.o \
 	src/cli/guard.o \
 	src/cli/child.o \

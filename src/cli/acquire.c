@@ -68,7 +68,7 @@ ask_once(Attempt *attempt)
 	char		wait[32];
 	const char *parameters[] = {
 		options->name, options->owner, options->lease, wait,
-		scope_of(options), options->request
+		options->scope, options->request
 	};
 	Progress	progress;
 

@@ -56,7 +56,7 @@ set_environment(const Options *options, const Ticket *ticket)
 	setenv("LEASELOCK_FENCE", ticket->fence, 1);
 	setenv("LEASELOCK_TICKET", ticket->ticket, 1);
 	setenv("LEASELOCK_NAME", options->name, 1);
-	setenv("LEASELOCK_SCOPE", scope_of(options), 1);
+	setenv("LEASELOCK_SCOPE", options->scope, 1);
 }
 
 /*

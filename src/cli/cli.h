@@ -6,9 +6,9 @@
  * A front end over libpq, which knows nothing of the server's insides.  The
  * layers, each of which calls only those above it:
  *
+ *	output	answers as text or JSON, the status line, complaints
  *	event	the local clock, signals, and the one place that sleeps
  *	link	a connection that never blocks, and the questions it can ask
- *	output	answers as text or JSON
  *	acquire	a lock, waited for if need be
  *	guard	the process that ends the command when the lease ends
  *	child	the command: its process group, terminal and status
@@ -58,7 +58,7 @@ typedef struct Options
 	const char *name;
 	const char *owner;
 	const char *ticket;
-	const char *scope;			/* NULL if not given */
+	const char *scope;			/* NULL: all, for status */
 	const char *request;		/* never NULL for acquire and run */
 	const char *fence;
 	const char *lease;			/* seconds, as given; NULL if not */
@@ -76,7 +76,6 @@ typedef struct Options
 typedef ExitCode (*Command) (const Options *options);
 
 extern Command parse_options(int argc, char **argv, Options *options);
-extern const char *scope_of(const Options *options);
 
 /* event.c */
 
@@ -88,8 +87,6 @@ extern int	next_signal(void);
 extern bool signal_is_pending(void);
 extern void sleep_until(struct pollfd *fds, int count, Instant until);
 extern void close_wake_pipe(void);
-extern void complain(const char *format,...)
-			__attribute__((format(printf, 1, 2)));
 
 /* link.c */
 
@@ -174,6 +171,8 @@ extern void print_table(const PGresult *answer);
 extern void show_status_line(const Options *options, const char *format,...)
 			__attribute__((format(printf, 2, 3)));
 extern void clear_status_line(void);
+extern void complain(const char *format,...)
+			__attribute__((format(printf, 1, 2)));
 
 /* acquire.c */
 

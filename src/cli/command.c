@@ -140,7 +140,7 @@ ExitCode
 break_command(const Options *options)
 {
 	const char *parameters[] = {
-		options->name, options->fence, scope_of(options)
+		options->name, options->fence, options->scope
 	};
 	Link		link;
 	ExitCode	code;
@@ -170,7 +170,7 @@ break_command(const Options *options)
 static bool
 ask_status(Link *link, const Options *options)
 {
-	const char *lock[] = {options->name, scope_of(options)};
+	const char *lock[] = {options->name, options->scope};
 	const char *scope[] = {options->scope};
 
 	return options->name ? ask(link, ASK_PEEK, lock) :

@@ -15,7 +15,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -192,21 +191,4 @@ close_wake_pipe(void)
 {
 	close(wake_pipe[0]);
 	close(wake_pipe[1]);
-}
-
-/*
- * complain
- *	  A line to stderr.
- */
-void
-complain(const char *format,...)
-{
-	va_list		args;
-
-	clear_status_line();
-	fputs("leaselock: ", stderr);
-	va_start(args, format);
-	vfprintf(stderr, format, args);
-	va_end(args);
-	fputc('\n', stderr);
 }

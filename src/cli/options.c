@@ -262,12 +262,6 @@ make_uuid(char *result, size_t size)
 			 b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
 }
 
-const char *
-scope_of(const Options *options)
-{
-	return options->scope ? options->scope : "public";
-}
-
 /* ---------------------------------------------------------------------
  * Parsing
  * ---------------------------------------------------------------------
@@ -417,6 +411,8 @@ complete(Options *options, int bit, const char *subcommand,
 		usage_error("break needs --fence");
 	if (bit == ACQUIRE && options->owner == NULL)
 		usage_error("acquire needs --owner");
+	if (options->scope == NULL && operand)
+		options->scope = "public";
 	if (options->request == NULL)
 	{
 		make_uuid(request, sizeof(request));

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * output.c
- *	  Answers as text or JSON, and the status line.
+ *	  Answers as text or JSON, the status line, and complaints.
  *
  * The JSON is the server's own, the last column of each answer.
  *
@@ -250,4 +250,21 @@ clear_status_line(void)
 	if (line_is_shown)
 		fputs("\r\033[K", stderr);
 	line_is_shown = false;
+}
+
+/*
+ * complain
+ *	  A line to stderr.
+ */
+void
+complain(const char *format,...)
+{
+	va_list		args;
+
+	clear_status_line();
+	fputs("leaselock: ", stderr);
+	va_start(args, format);
+	vfprintf(stderr, format, args);
+	va_end(args);
+	fputc('\n', stderr);
 }
