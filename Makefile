@@ -55,6 +55,19 @@ OBJS = \
 	src/prune.o \
 	src/admin_api.o
 
+# the program leaselock, see below
+CLI_OBJS = \
+	src/cli/output.o \
+	src/cli/event.o \
+	src/cli/link.o \
+	src/cli/acquire.o \
+	src/cli/guard.o \
+	src/cli/child.o \
+	src/cli/run.o \
+	src/cli/command.o \
+	src/cli/options.o \
+	src/cli/main.o
+
 PG_CPPFLAGS = -DLEASELOCK_VERSION='"$(EXTVERSION)"'
 
 # Listed by hand: the order matters, and a forgotten file shows in review.
@@ -152,7 +165,7 @@ ifdef TEMP_INSTANCE
 REGRESS_OPTS   += --temp-instance=./tmp_check_regress --temp-config=$(srcdir)/test/leaselock.conf
 ISOLATION_OPTS += --temp-instance=./tmp_check_iso --temp-config=$(srcdir)/test/leaselock.conf
 endif
-EXTRA_CLEAN = tmp_check_regress tmp_check_iso
+EXTRA_CLEAN = tmp_check_regress tmp_check_iso src/cli/leaselock $(CLI_OBJS)
 
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
@@ -167,11 +180,38 @@ endif
 $(OBJS) $(OBJS:.o=.bc): $(top)src/leaselock.h $(top)src/compat.h | objdir
 src/leaselock.o src/leaselock.bc: $(top)leaselock.control
 
+# The program, a front end that has nothing to do with the server's headers.
+# PGXS builds a library or a program, not both, so its rules are here.
+.PHONY: cli install-cli uninstall-cli
+ifneq ($(wildcard $(includedir)/libpq-fe.h),)
+all: cli
+install: install-cli
+uninstall: uninstall-cli
+else ifneq ($(wildcard $(PGXS)),)
+all: cli-notice
+endif
+.PHONY: cli-notice
+cli-notice:
+	@echo 'no libpq-fe.h in $(includedir): the program leaselock is not built' >&2
+
+$(CLI_OBJS): override CPPFLAGS := -I$(includedir) $(CPPFLAGS)
+$(CLI_OBJS): $(top)src/cli/cli.h | objdir
+src/cli/options.o: $(top)leaselock.control
+cli: src/cli/leaselock
+src/cli/leaselock: $(CLI_OBJS)
+	$(CC) $(CFLAGS) $(CLI_OBJS) $(LDFLAGS) $(LDFLAGS_EX) $(libpq) -o $@
+install-cli: cli
+	$(MKDIR_P) '$(DESTDIR)$(bindir)' '$(DESTDIR)$(mandir)/man1'
+	$(INSTALL_PROGRAM) src/cli/leaselock '$(DESTDIR)$(bindir)/leaselock'
+	$(INSTALL_DATA) $(top)src/cli/leaselock.1 '$(DESTDIR)$(mandir)/man1/leaselock.1'
+uninstall-cli:
+	rm -f '$(DESTDIR)$(bindir)/leaselock' '$(DESTDIR)$(mandir)/man1/leaselock.1'
+
 # Outside the source tree the objects need their folder, and pg_regress needs
 # expected/ where it runs.
 .PHONY: objdir link-expected
 objdir:
-	@mkdir -p src
+	@mkdir -p src/cli
 link-expected:
 	@test -e expected || ln -s $(abspath $(top))/expected expected
 

@@ -144,9 +144,9 @@ private_server() {
 		dir=$("$PG_CONFIG" $dir)
 		mkdir -p "$root$dir" && cp -as "$dir/." "$root$dir/" || return
 	done
-	find "$root" -name 'leaselock*' -prune -exec rm -rf {} +
 	dir=$("$PG_CONFIG" --bindir)
 	mkdir -p "$root$dir" && cp -aL "$dir/." "$root$dir/" || return
+	find "$root" -name 'leaselock*' -prune -exec rm -rf {} +
 	for dir in --includedir --pkgincludedir --includedir-server --libdir; do
 		dir=$("$PG_CONFIG" $dir)
 		[ -e "$root$dir" ] || { mkdir -p "$root${dir%/*}" && ln -s "$dir" "$root$dir"; } || return

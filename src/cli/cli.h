@@ -1,0 +1,238 @@
+/*-------------------------------------------------------------------------
+ *
+ * cli.h
+ *	  The command-line program leaselock: what its files share.
+ *
+ * A front end over libpq, which knows nothing of the server's insides.  The
+ * layers, each of which calls only those above it:
+ *
+ *	output	answers as text or JSON, the status line, complaints
+ *	event	the local clock, signals, and the one place that sleeps
+ *	link	a connection that never blocks, and the questions it can ask
+ *	acquire	a lock, waited for if need be
+ *	guard	the process that ends the command when the lease ends
+ *	child	the command: its process group, terminal and status
+ *	run		a command under a lease
+ *	command	the other subcommands
+ *	options, main
+ *
+ * Copyright (c) 2026, leaselock contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef LEASELOCK_CLI_H
+#define LEASELOCK_CLI_H
+
+#include <poll.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/types.h>
+
+#include "libpq-fe.h"
+
+/* A moment of the local clock, in milliseconds. */
+typedef int64_t Instant;
+
+/* What the program ends with, unless it passes on the status of a command. */
+typedef enum ExitCode
+{
+	EXIT_DONE = 0,				/* held, or done */
+	EXIT_NOT_HELD = 1,			/* contended, or the wait ran out */
+	EXIT_LOST = 2,				/* the lease is over, or never was */
+	EXIT_USAGE = 3,
+	EXIT_SERVER = 4,			/* connection or server error */
+	EXIT_NOT_EXECUTABLE = 126,
+	EXIT_NOT_FOUND = 127,
+	EXIT_SIGNAL = 128			/* plus the signal's number */
+} ExitCode;
+
+/* options.c */
+
+typedef struct Options
+{
+	const char *host;
+	const char *port;
+	const char *user;
+	const char *dbname;
+	const char *name;
+	const char *owner;
+	const char *ticket;
+	const char *scope;			/* NULL: all, for status */
+	const char *request;		/* never NULL for acquire and run */
+	const char *fence;
+	const char *lease;			/* seconds, as given; NULL if not */
+	double		lease_seconds;
+	double		wait_seconds;
+	const char *grace;			/* seconds, as given; NULL if not */
+	double		grace_seconds;
+	double		interval_seconds;
+	bool		json;
+	bool		quiet;
+	bool		watch;
+	char	  **argv;			/* the command of run */
+} Options;
+
+typedef ExitCode (*Command) (const Options *options);
+
+extern Command parse_options(int argc, char **argv, Options *options);
+
+/* event.c */
+
+extern Instant now(void);
+extern void catch_signals(const int *signals, int count);
+extern void ignore_signal(int signo);
+extern void restore_signals(void);
+extern int	next_signal(void);
+extern bool signal_is_pending(void);
+extern void sleep_until(struct pollfd *fds, int count, Instant until);
+extern void close_wake_pipe(void);
+
+/* link.c */
+
+typedef enum Ask
+{
+	ASK_ACQUIRE,
+	ASK_GET,
+	ASK_RENEW,
+	ASK_RELEASE,
+	ASK_STATUS,
+	ASK_PEEK,
+	ASK_BREAK
+} Ask;
+
+#define MAX_PARAMETERS	6
+
+typedef enum LinkState
+{
+	LINK_DOWN,
+	LINK_CONNECTING,
+	LINK_IDLE,
+	LINK_ASKING
+} LinkState;
+
+typedef enum Progress
+{
+	PENDING,
+	ANSWERED,
+	FAILED
+} Progress;
+
+typedef struct Link
+{
+	const Options *options;
+	PGconn	   *conn;
+	LinkState	state;
+	PostgresPollingStatusType direction;	/* while connecting */
+	bool		asked;			/* a question waits for its answer */
+	bool		sent;			/* and may have reached the server */
+	Ask			ask;
+	const char *parameters[MAX_PARAMETERS];
+	Instant		give_up_at;		/* the question's end */
+	Instant		next_host_at;	/* the end of this try to connect */
+	int			hosts;			/* how many the connection string lists */
+	int			skip;			/* how many of those to begin after */
+	PGresult   *answer;			/* of the last question; NULL if it failed */
+	char		sqlstate[6];	/* why it failed; empty: the connection did */
+	char		error[1024];
+} Link;
+
+extern void link_open(Link *link, const Options *options);
+extern void link_ask(Link *link, Ask ask, const char *const *parameters,
+					 Instant give_up_at);
+extern Progress link_step(Link *link);
+extern Progress link_await(Link *link, bool interruptible);
+extern void link_drop(Link *link, const char *reason);
+extern void link_close(Link *link);
+extern bool link_may_recover(const Link *link);
+extern ExitCode link_exit_code(const Link *link);
+extern void link_sleep(Link *link, int fd, Instant until);
+
+/* output.c */
+
+/* A ticket as the server last told it, and when it was asked. */
+typedef struct Ticket
+{
+	char		ticket[64];
+	char		state[32];
+	char		fence[32];
+	char		holder[256];
+	int			position;
+	int64_t		remaining_ms;
+	int64_t		next_call_ms;
+	Instant		asked_at;
+} Ticket;
+
+extern void read_ticket(const PGresult *answer, Ticket *ticket);
+extern ExitCode ticket_exit_code(const char *state);
+extern void print_json(const PGresult *answer);
+extern void print_record(const PGresult *answer);
+extern void print_table(const PGresult *answer);
+extern void show_status_line(const Options *options, const char *format,...)
+			__attribute__((format(printf, 2, 3)));
+extern void clear_status_line(void);
+extern void complain(const char *format,...)
+			__attribute__((format(printf, 1, 2)));
+
+/* acquire.c */
+
+extern ExitCode acquire(Link *link, const Options *options, Ticket *ticket);
+extern bool give_back(Link *link, Ticket *ticket, Instant ends_at);
+extern int64_t back_off_ms(int failures);
+
+/* guard.c */
+
+/* What the guard does, and when. */
+typedef struct Orders
+{
+	pid_t		group;			/* 0: nothing any more */
+	Instant		term_at;
+	Instant		kill_at;
+} Orders;
+
+typedef struct Guard
+{
+	pid_t		pid;
+	int			fd;
+} Guard;
+
+extern bool start_guard(Guard *guard, const Link *link);
+extern bool order_guard(const Guard *guard, const Orders *orders);
+extern int	hear_guard(const Guard *guard);
+extern void dismiss_guard(Guard *guard);
+
+#define GUARD_GONE			(-1)
+#define GUARD_SILENT		0
+#define GUARD_TERMINATED	'T'
+#define GUARD_KILLED		'K'
+
+/* child.c */
+
+typedef struct Child
+{
+	pid_t		pid;			/* and the number of its process group */
+	bool		ended;
+	int			status;			/* when it has ended */
+	int			terminal;		/* the controlling terminal, or -1 */
+} Child;
+
+extern bool start_child(Child *child, const Options *options,
+						const Ticket *ticket);
+extern void note_child_status(Child *child, pid_t pid, int status);
+extern void signal_child(const Child *child, int signo);
+extern bool child_is_gone(const Child *child);
+extern void resume_child(const Child *child);
+extern void take_terminal_back(const Child *child);
+extern ExitCode child_exit_code(const Child *child);
+
+/* run.c, command.c */
+
+extern ExitCode run_command(const Options *options);
+extern ExitCode acquire_command(const Options *options);
+extern ExitCode get_command(const Options *options);
+extern ExitCode heartbeat_command(const Options *options);
+extern ExitCode release_command(const Options *options);
+extern ExitCode status_command(const Options *options);
+extern ExitCode break_command(const Options *options);
+
+#endif							/* LEASELOCK_CLI_H */

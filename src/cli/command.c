@@ -1,0 +1,269 @@
+/*-------------------------------------------------------------------------
+ *
+ * command.c
+ *	  The subcommands that ask, print the answer and end.
+ *
+ * Copyright (c) 2026, leaselock contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+/* How long an answer may take. */
+#define ANSWER_MS	30000
+
+static const int ending[] = {SIGHUP, SIGINT, SIGTERM};
+
+/*
+ * complain_of_failure
+ *	  The link's error, with a hint where the extension is not there.
+ */
+static ExitCode
+complain_of_failure(const Link *link)
+{
+	complain("%s", link->error);
+	if (strcmp(link->sqlstate, "3F000") == 0 ||
+		strcmp(link->sqlstate, "42883") == 0 ||
+		strcmp(link->sqlstate, "42P01") == 0)
+		complain("is the extension there? CREATE EXTENSION leaselock");
+	return link_exit_code(link);
+}
+
+/*
+ * ask
+ *	  One question and its answer.  A signal that is caught ends it.
+ */
+static bool
+ask(Link *link, Ask what, const char *const *parameters)
+{
+	link_ask(link, what, parameters, now() + ANSWER_MS);
+	return link_await(link, true) == ANSWERED;
+}
+
+static void
+print_answer(const Options *options, const PGresult *answer)
+{
+	if (options->json)
+		print_json(answer);
+	else
+		print_record(answer);
+}
+
+/*
+ * flush_output
+ *	  An answer that could not be written is not one.
+ */
+static ExitCode
+flush_output(ExitCode code)
+{
+	if (fflush(stdout) == 0 && !ferror(stdout))
+		return code;
+	complain("could not write the answer");
+	return EXIT_SERVER;
+}
+
+ExitCode
+acquire_command(const Options *options)
+{
+	Link		link;
+	Ticket		ticket;
+	ExitCode	code;
+
+	catch_signals(ending, sizeof(ending) / sizeof(ending[0]));
+	link_open(&link, options);
+	code = acquire(&link, options, &ticket);
+	if (code < EXIT_SIGNAL && link.answer)
+		print_answer(options, link.answer);
+	link_close(&link);
+	return flush_output(code);
+}
+
+/*
+ * ticket_command
+ *	  A question about one ticket.
+ */
+static ExitCode
+ticket_command(const Options *options, Ask what,
+			   const char *const *parameters)
+{
+	Link		link;
+	Ticket		ticket;
+	ExitCode	code;
+
+	link_open(&link, options);
+	if (ask(&link, what, parameters))
+	{
+		read_ticket(link.answer, &ticket);
+		print_answer(options, link.answer);
+		code = ticket_exit_code(ticket.state);
+		if (what == ASK_RELEASE && (strcmp(ticket.state, "released") == 0 ||
+									strcmp(ticket.state, "cancelled") == 0))
+			code = EXIT_DONE;
+	}
+	else
+		code = complain_of_failure(&link);
+	link_close(&link);
+	return flush_output(code);
+}
+
+ExitCode
+get_command(const Options *options)
+{
+	const char *parameters[] = {options->ticket};
+
+	return ticket_command(options, ASK_GET, parameters);
+}
+
+ExitCode
+heartbeat_command(const Options *options)
+{
+	const char *parameters[] = {options->ticket, options->lease};
+
+	return ticket_command(options, ASK_RENEW, parameters);
+}
+
+ExitCode
+release_command(const Options *options)
+{
+	const char *parameters[] = {options->ticket};
+
+	return ticket_command(options, ASK_RELEASE, parameters);
+}
+
+ExitCode
+break_command(const Options *options)
+{
+	const char *parameters[] = {
+		options->name, options->fence, options->scope
+	};
+	Link		link;
+	ExitCode	code;
+
+	link_open(&link, options);
+	if (ask(&link, ASK_BREAK, parameters))
+	{
+		bool		broken = PQgetvalue(link.answer, 0, 0)[0] == 't';
+
+		if (options->json)
+			print_json(link.answer);
+		else
+			puts(broken ? "broken" : "not the present grant");
+		code = broken ? EXIT_DONE : EXIT_LOST;
+	}
+	else
+		code = complain_of_failure(&link);
+	link_close(&link);
+	return flush_output(code);
+}
+
+/* ---------------------------------------------------------------------
+ * status
+ * ---------------------------------------------------------------------
+ */
+
+static bool
+ask_status(Link *link, const Options *options)
+{
+	const char *lock[] = {options->name, options->scope};
+	const char *scope[] = {options->scope};
+
+	return options->name ? ask(link, ASK_PEEK, lock) :
+		ask(link, ASK_STATUS, scope);
+}
+
+static void
+print_status(const Options *options, const PGresult *answer)
+{
+	if (options->json)
+		print_json(answer);
+	else
+		print_table(answer);
+}
+
+/*
+ * print_time
+ *	  Heads a refreshed table; on a terminal it takes the place of the last.
+ */
+static void
+print_time(const Options *options)
+{
+	time_t		clock = time(NULL);
+	char		stamp[64];
+
+	if (options->json)
+		return;
+	if (isatty(STDOUT_FILENO))
+		fputs("\033[H\033[J", stdout);
+	strftime(stamp, sizeof(stamp), "%Y-%m-%d %H:%M:%S %z", localtime(&clock));
+	printf("%s, every %g s\n\n", stamp, options->interval_seconds);
+}
+
+/*
+ * watch_status
+ *	  Until a signal comes.  A lost connection is opened anew.
+ */
+static ExitCode
+watch_status(Link *link, const Options *options)
+{
+	bool		first = true;
+
+	catch_signals(ending, sizeof(ending) / sizeof(ending[0]));
+	while (!signal_is_pending())
+	{
+		int64_t		interval = (int64_t) (options->interval_seconds * 1000);
+		Instant		until = now() + interval;
+		bool		answered = ask_status(link, options);
+
+		if (signal_is_pending())
+			break;
+		if (!answered && (first || !link_may_recover(link)))
+			return complain_of_failure(link);
+		if (!first && !options->json && !isatty(STDOUT_FILENO))
+			putchar('\n');
+		print_time(options);
+		if (answered)
+			print_status(options, link->answer);
+		else if (options->json)
+			complain("%s", link->error);
+		else
+			puts(link->error);
+		if (flush_output(EXIT_DONE) != EXIT_DONE)
+			return EXIT_SERVER;
+		first = false;
+		while (now() < until && !signal_is_pending())
+		{
+			if (link->state != LINK_DOWN)
+				link_step(link);
+			link_sleep(link, -1, until);
+		}
+	}
+	return EXIT_SIGNAL + next_signal();
+}
+
+ExitCode
+status_command(const Options *options)
+{
+	Link		link;
+	ExitCode	code = EXIT_DONE;
+
+	link_open(&link, options);
+	if (options->watch)
+		code = watch_status(&link, options);
+	else if (!ask_status(&link, options))
+		code = complain_of_failure(&link);
+	else
+	{
+		print_status(options, link.answer);
+		/* nobody holds this lock or waits for it */
+		if (options->name && PQntuples(link.answer) == 0)
+			code = EXIT_LOST;
+	}
+	link_close(&link);
+	return flush_output(code);
+}

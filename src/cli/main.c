@@ -1,0 +1,19 @@
+/*-------------------------------------------------------------------------
+ *
+ * main.c
+ *	  leaselock, for scripts and operators: leases from the command line.
+ *
+ * Copyright (c) 2026, leaselock contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "cli.h"
+
+int
+main(int argc, char **argv)
+{
+	Options		options = {.interval_seconds = 2};
+	Command		command = parse_options(argc, argv, &options);
+
+	return command(&options);
+}

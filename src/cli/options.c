@@ -1,0 +1,497 @@
+/*-------------------------------------------------------------------------
+ *
+ * options.c
+ *	  The command line.
+ *
+ * Options and operands may come in any order, up to "--".  What can be judged
+ * without a server is judged here, so that a mistake is told at once; the
+ * bounds that are settings of the server are left to it.
+ *
+ * Copyright (c) 2026, leaselock contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+/* 36500 days, the longest time that the server knows. */
+#define MAX_SECONDS		3153600000.0
+
+/* Which subcommands take an option. */
+#define ACQUIRE			(1 << 0)
+#define GET				(1 << 1)
+#define HEARTBEAT		(1 << 2)
+#define RELEASE			(1 << 3)
+#define STATUS			(1 << 4)
+#define BREAK			(1 << 5)
+#define RUN				(1 << 6)
+#define EVERY			(~0)
+
+typedef struct Subcommand
+{
+	const char *name;
+	int			bit;
+	Command		command;
+} Subcommand;
+
+static const Subcommand subcommands[] = {
+	{"acquire", ACQUIRE, acquire_command},
+	{"get", GET, get_command},
+	{"heartbeat", HEARTBEAT, heartbeat_command},
+	{"release", RELEASE, release_command},
+	{"status", STATUS, status_command},
+	{"break", BREAK, break_command},
+	{"run", RUN, run_command},
+};
+
+#define SUBCOMMANDS ((int) (sizeof(subcommands) / sizeof(subcommands[0])))
+
+/* Options without a letter of their own. */
+enum
+{
+	OPT_OWNER = 256,
+	OPT_LEASE,
+	OPT_WAIT,
+	OPT_SCOPE,
+	OPT_REQUEST,
+	OPT_FENCE,
+	OPT_GRACE,
+	OPT_JSON,
+	OPT_WATCH,
+	OPT_INTERVAL,
+	OPT_HELP
+};
+
+static const struct option long_options[] = {
+	{"host", required_argument, NULL, 'h'},
+	{"port", required_argument, NULL, 'p'},
+	{"username", required_argument, NULL, 'U'},
+	{"dbname", required_argument, NULL, 'd'},
+	{"owner", required_argument, NULL, OPT_OWNER},
+	{"lease-seconds", required_argument, NULL, OPT_LEASE},
+	{"wait-seconds", required_argument, NULL, OPT_WAIT},
+	{"scope", required_argument, NULL, OPT_SCOPE},
+	{"request-uuid", required_argument, NULL, OPT_REQUEST},
+	{"fence", required_argument, NULL, OPT_FENCE},
+	{"grace", required_argument, NULL, OPT_GRACE},
+	{"json", no_argument, NULL, OPT_JSON},
+	{"watch", no_argument, NULL, OPT_WATCH},
+	{"interval", required_argument, NULL, OPT_INTERVAL},
+	{"quiet", no_argument, NULL, 'q'},
+	{"version", no_argument, NULL, 'V'},
+	{"help", no_argument, NULL, OPT_HELP},
+	{NULL, 0, NULL, 0}
+};
+
+#define SHORT_OPTIONS	"+h:p:U:d:qV"
+
+/* In the order of long_options. */
+static const int takers[] = {
+	EVERY, EVERY, EVERY, EVERY,
+	ACQUIRE | RUN, ACQUIRE | RUN | HEARTBEAT, ACQUIRE | RUN,
+	ACQUIRE | RUN | STATUS | BREAK, ACQUIRE, BREAK, RUN,
+	EVERY & ~RUN, STATUS, STATUS, EVERY, EVERY, EVERY
+};
+
+#define OPTIONS ((int) (sizeof(takers) / sizeof(takers[0])))
+
+static const char *const usage_text =
+"leaselock acquires, keeps and shows leases of the PostgreSQL extension leaselock.\n"
+"\n"
+"Usage:\n"
+"  leaselock acquire NAME --owner OWNER [--lease-seconds N] [--wait-seconds N]\n"
+"                    [--scope SCOPE] [--request-uuid UUID] [--json]\n"
+"  leaselock get TICKET [--json]\n"
+"  leaselock heartbeat TICKET [--lease-seconds N] [--json]\n"
+"  leaselock release TICKET [--json]\n"
+"  leaselock status [NAME] [--scope SCOPE] [--json] [--watch [--interval N]]\n"
+"  leaselock break NAME --fence FENCE [--scope SCOPE] [--json]\n"
+"  leaselock run NAME [--owner OWNER] [--lease-seconds N] [--wait-seconds N]\n"
+"                    [--scope SCOPE] [--grace N] -- COMMAND [ARGUMENT]...\n"
+"\n"
+"Options:\n"
+"      --owner OWNER       the party that works; run makes one up unless given\n"
+"      --lease-seconds N   how long the lease lasts unless renewed (60)\n"
+"      --wait-seconds N    how long to wait for a turn (0)\n"
+"      --scope SCOPE       the namespace of NAME (public)\n"
+"      --request-uuid UUID names the acquisition, so that it can be repeated\n"
+"      --fence FENCE       the grant to end, as status shows it\n"
+"      --grace N           seconds between TERM and KILL, at most half of the\n"
+"                          lease (5, or a quarter of the lease if that is less)\n"
+"      --json              one JSON object a line\n"
+"      --watch             show the status again and again\n"
+"      --interval N        seconds between two looks (2)\n"
+"  -q, --quiet             no status line, no warnings that pass\n"
+"  -V, --version           show the version, then exit\n"
+"      --help              show this help, then exit\n"
+"\n"
+"Connection options, as in psql; PG* variables and service files count, too:\n"
+"  -h, --host HOST         server, or directory of its socket\n"
+"  -p, --port PORT         port\n"
+"  -U, --username NAME     role\n"
+"  -d, --dbname DBNAME     database, or a connection string\n"
+"\n"
+"Exit status: 0 held or done, 1 contended or the wait ran out, 2 lost or gone,\n"
+"3 usage, 4 connection or server error.  run passes on that of its COMMAND.\n";
+
+/* ---------------------------------------------------------------------
+ * Errors
+ * ---------------------------------------------------------------------
+ */
+
+static void give_up(void) __attribute__((noreturn));
+static void usage_error(const char *format,...)
+			__attribute__((format(printf, 1, 2), noreturn));
+
+static void
+give_up(void)
+{
+	fputs("Try \"leaselock --help\".\n", stderr);
+	exit(EXIT_USAGE);
+}
+
+static void
+usage_error(const char *format,...)
+{
+	va_list		args;
+
+	fputs("leaselock: ", stderr);
+	va_start(args, format);
+	vfprintf(stderr, format, args);
+	va_end(args);
+	fputc('\n', stderr);
+	give_up();
+}
+
+/* ---------------------------------------------------------------------
+ * Values
+ * ---------------------------------------------------------------------
+ */
+
+/*
+ * check_seconds
+ *	  A plain decimal number.
+ */
+static double
+check_seconds(const char *option, const char *value, double least, double most)
+{
+	char	   *end;
+	double		seconds = strtod(value, &end);
+
+	if (value[strspn(value, "0123456789.")] != '\0' || end == value ||
+		*end != '\0' || !(seconds >= least && seconds <= most))
+		usage_error("%s must be a number of seconds from %.15g to %.15g, not \"%s\"",
+					option, least, most, value);
+	return seconds;
+}
+
+/*
+ * check_label
+ *	  The server's rules for scope, name and owner.
+ */
+static const char *
+check_label(const char *what, const char *value)
+{
+	size_t		length = strlen(value);
+
+	if (length < 1 || length > 255)
+		usage_error("%s must be 1 to 255 bytes long, not %zu", what, length);
+	for (size_t i = 0; i < length; i++)
+		if ((unsigned char) value[i] < 32 || value[i] == 127)
+			usage_error("%s must not contain control characters (byte %zu of it is %d)",
+						what, i + 1, value[i]);
+	if (value[0] == ' ' || value[length - 1] == ' ')
+		usage_error("%s must not begin or end with a space: \"%s\"", what, value);
+	return value;
+}
+
+static const char *
+check_uuid(const char *what, const char *value)
+{
+	static const char pattern[] = "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx";
+	size_t		i = 0;
+
+	for (; pattern[i] && value[i]; i++)
+		if (pattern[i] == '-' ? value[i] != '-' :
+			!strchr("0123456789abcdefABCDEF", value[i]))
+			break;
+	if (pattern[i] || value[i])
+		usage_error("%s must be a uuid (%s), not \"%s\"", what, pattern, value);
+	return value;
+}
+
+static const char *
+check_fence(const char *value)
+{
+	errno = 0;
+	if (value[0] == '\0' || value[strspn(value, "0123456789")] != '\0' ||
+		strtoll(value, NULL, 10) < 1 || errno != 0)
+		usage_error("--fence must be a whole number from 1 to %lld, not \"%s\"",
+					(long long) INT64_MAX, value);
+	return value;
+}
+
+/*
+ * make_uuid
+ *	  A random one (version 4), as the result in hexadecimal digits.
+ */
+static void
+make_uuid(char *result, size_t size)
+{
+	unsigned char b[16];
+	int			fd = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0 || read(fd, b, sizeof(b)) != (ssize_t) sizeof(b))
+	{
+		complain("could not read /dev/urandom: %s", strerror(errno));
+		exit(EXIT_SERVER);
+	}
+	close(fd);
+	b[6] = (b[6] & 0x0F) | 0x40;
+	b[8] = (b[8] & 0x3F) | 0x80;
+	snprintf(result, size,
+			 "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+			 b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7],
+			 b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+}
+
+/* ---------------------------------------------------------------------
+ * Parsing
+ * ---------------------------------------------------------------------
+ */
+
+/*
+ * set_option
+ *	  One option.  --grace has to wait for the lease.
+ */
+static void
+set_option(Options *options, int option, const char *value)
+{
+	switch (option)
+	{
+		case 'h':
+			options->host = value;
+			break;
+		case 'p':
+			options->port = value;
+			break;
+		case 'U':
+			options->user = value;
+			break;
+		case 'd':
+			options->dbname = value;
+			break;
+		case 'q':
+			options->quiet = true;
+			break;
+		case OPT_OWNER:
+			options->owner = check_label("--owner", value);
+			break;
+		case OPT_LEASE:
+			options->lease_seconds = check_seconds("--lease-seconds", value,
+												   0.001, MAX_SECONDS);
+			options->lease = value;
+			break;
+		case OPT_WAIT:
+			options->wait_seconds = check_seconds("--wait-seconds", value,
+												  0, MAX_SECONDS);
+			break;
+		case OPT_SCOPE:
+			options->scope = check_label("--scope", value);
+			break;
+		case OPT_REQUEST:
+			options->request = check_uuid("--request-uuid", value);
+			break;
+		case OPT_FENCE:
+			options->fence = check_fence(value);
+			break;
+		case OPT_GRACE:
+			options->grace = value;
+			break;
+		case OPT_JSON:
+			options->json = true;
+			break;
+		case OPT_WATCH:
+			options->watch = true;
+			break;
+		case OPT_INTERVAL:
+			options->interval_seconds = check_seconds("--interval", value,
+													  0.1, 86400);
+			break;
+	}
+}
+
+/*
+ * take_options
+ *	  The options and operands before "--"; the number of operands.  What
+ *	  stands behind "--" is left, from optind on.  "given" gets a bit for each
+ *	  option, by its index in long_options.
+ */
+static int
+take_options(int argc, char **argv, Options *options, const char **operands,
+			 int most, int *given, bool *separated)
+{
+	int			count = 0;
+
+	*separated = false;
+	while (optind < argc)
+	{
+		int			before = optind;
+		int			option = getopt_long(argc, argv, SHORT_OPTIONS,
+										 long_options, NULL);
+
+		if (option == -1)
+		{
+			/* it has skipped a "--", or stands before an operand */
+			*separated = optind > before;
+			if (*separated || optind >= argc)
+				break;
+			if (count >= most && strcmp(operands[0], "run") == 0)
+				usage_error("run needs \"--\" before the COMMAND \"%s\"",
+							argv[optind]);
+			if (count >= most)
+				usage_error("too many arguments: \"%s\"", argv[optind]);
+			operands[count++] = argv[optind++];
+			continue;
+		}
+		if (option == '?')
+			give_up();			/* getopt_long() has said why */
+		if (option == 'V' || option == OPT_HELP)
+		{
+			fputs(option == 'V' ? "leaselock " LEASELOCK_VERSION "\n" :
+				  usage_text, stdout);
+			exit(fflush(stdout) == 0 ? EXIT_DONE : EXIT_SERVER);
+		}
+		for (int i = 0; i < OPTIONS; i++)
+			if (long_options[i].val == option)
+				*given |= 1 << i;
+		set_option(options, option, optarg);
+	}
+	return count;
+}
+
+static void
+require_operand(const char *subcommand, const char *what, const char *value)
+{
+	if (value == NULL)
+		usage_error("%s needs a %s", subcommand, what);
+}
+
+/*
+ * complete
+ *	  What a subcommand needs beyond its options, and what it gets if that is
+ *	  not given.
+ */
+static void
+complete(Options *options, int bit, const char *subcommand,
+		 const char *operand)
+{
+	static char request[40];
+	static char owner[256];
+	char		host[128] = "";
+
+	if (bit & (GET | HEARTBEAT | RELEASE))
+	{
+		require_operand(subcommand, "TICKET", operand);
+		options->ticket = check_uuid("TICKET", operand);
+		return;
+	}
+	if (bit != STATUS)
+		require_operand(subcommand, "NAME", operand);
+	if (operand)
+		options->name = check_label("NAME", operand);
+	if (bit == BREAK && options->fence == NULL)
+		usage_error("break needs --fence");
+	if (bit == ACQUIRE && options->owner == NULL)
+		usage_error("acquire needs --owner");
+	if (options->scope == NULL && operand)
+		options->scope = "public";
+	if (options->request == NULL)
+	{
+		make_uuid(request, sizeof(request));
+		options->request = request;
+	}
+	if (options->owner == NULL)
+	{
+		gethostname(host, sizeof(host) - 1);
+		snprintf(owner, sizeof(owner), "%s/%ld/%.8s", host, (long) getpid(),
+				 options->request);
+		options->owner = owner;
+	}
+}
+
+/*
+ * set_lease
+ *	  The defaults that depend on each other.
+ */
+static void
+set_lease(Options *options, int bit)
+{
+	double		most;
+
+	if (options->lease == NULL && bit != HEARTBEAT)
+	{
+		options->lease = "60";
+		options->lease_seconds = 60;
+	}
+	most = options->lease_seconds / 2;
+	options->grace_seconds = most / 2 < 5 ? most / 2 : 5;
+	if (options->grace)
+		options->grace_seconds = check_seconds("--grace", options->grace,
+											   0, most);
+}
+
+static int
+find_subcommand(const char *name)
+{
+	if (name == NULL)
+		usage_error("no subcommand is given");
+	for (int i = 0; i < SUBCOMMANDS; i++)
+		if (strcmp(subcommands[i].name, name) == 0)
+			return i;
+	usage_error("there is no subcommand \"%s\"", name);
+}
+
+/*
+ * parse_options
+ *	  All of the command line.  It does not return from a mistake.
+ */
+Command
+parse_options(int argc, char **argv, Options *options)
+{
+	const char *operands[2] = {NULL, NULL};
+	bool		separated;
+	int			given = 0;
+	int			count = take_options(argc, argv, options, operands, 2, &given,
+									 &separated);
+	int			found = find_subcommand(operands[0]);
+	int			bit = subcommands[found].bit;
+
+	/* a NAME that begins with "-" stands behind "--" */
+	if (separated && count == 1 && optind < argc)
+	{
+		operands[1] = argv[optind++];
+		separated = optind < argc && strcmp(argv[optind], "--") == 0;
+		if (separated)
+			optind++;
+	}
+	for (int i = 0; i < OPTIONS; i++)
+		if ((given & (1 << i)) && !(takers[i] & bit))
+			usage_error("%s takes no --%s", subcommands[found].name,
+						long_options[i].name);
+	complete(options, bit, subcommands[found].name, operands[1]);
+	set_lease(options, bit);
+	options->argv = argv + optind;
+	if (bit == RUN && (!separated || optind >= argc))
+		usage_error("run needs \"--\" and a COMMAND after its options");
+	if (bit != RUN && optind < argc)
+		usage_error("too many arguments: \"%s\"", argv[optind]);
+	return subcommands[found].command;
+}

@@ -1,0 +1,368 @@
+/*-------------------------------------------------------------------------
+ *
+ * run.c
+ *	  A command under a lease.
+ *
+ * One loop renews the lease, passes on signals and waits for the command; it
+ * never blocks for longer than a look-up of a host name does.  That the
+ * command does not outlive the lease is the work of the guard, a process of
+ * its own: each renewal that was answered gives it a later time.
+ *
+ * The lease ends, for us, what is left of it by the server's answer after the
+ * moment *before* the question was sent, so never later than for the server.
+ * A renewal whose answer was lost does not count.
+ *
+ * Copyright (c) 2026, leaselock contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+/* How often the process group is looked at when the command has ended. */
+#define GROUP_MS			100
+
+/* How long an answer may take: a quarter of the lease, but at most this. */
+#define LONGEST_ANSWER_MS	10000
+
+static const int caught[] = {
+	SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGWINCH,
+	SIGTSTP, SIGCONT, SIGCHLD
+};
+
+/* The first of them, which end the wait for the lock. */
+#define ENDING				4
+
+typedef struct Run
+{
+	const Options *options;
+	Link		link;
+	Ticket		ticket;			/* as last answered */
+	Guard		guard;
+	Child		child;
+	Orders		orders;
+	Instant		ends_at;		/* the lease, at the latest */
+	Instant		renew_at;
+	Instant		asked_at;		/* when the open question was asked */
+	int			failures;		/* to renew, in a row */
+	bool		lost;			/* the command was told to end */
+	bool		lingers;		/* the command ended, its group did not */
+} Run;
+
+/* ---------------------------------------------------------------------
+ * The lease
+ * ---------------------------------------------------------------------
+ */
+
+/*
+ * send_orders
+ *	  A guard that is gone is replaced, and with none nothing may run.
+ */
+static void
+send_orders(Run *run)
+{
+	if (order_guard(&run->guard, &run->orders))
+		return;
+	dismiss_guard(&run->guard);
+	if (start_guard(&run->guard, &run->link) &&
+		order_guard(&run->guard, &run->orders))
+		return;
+	complain("could not guard the command, it is killed: %s", strerror(errno));
+	signal_child(&run->child, SIGKILL);
+	run->lost = true;
+}
+
+/*
+ * note_lease
+ *	  The times that follow from an answer.  The lease ends half a percent
+ *	  early, for clocks that do not run alike and for the time that it takes to
+ *	  kill.
+ */
+static void
+note_lease(Run *run)
+{
+	int64_t		left = run->ticket.remaining_ms;
+	Instant		asked_at = run->ticket.asked_at;
+
+	run->ends_at = asked_at + left;
+	run->renew_at = asked_at + left / 3;
+	run->orders.kill_at = run->ends_at - left / 200;
+	run->orders.term_at = run->orders.kill_at -
+		(int64_t) (run->options->grace_seconds * 1000);
+}
+
+/*
+ * lose
+ *	  The command has to end, from now on.
+ */
+static void
+lose(Run *run, const char *reason)
+{
+	Instant		end = now() + (int64_t) (run->options->grace_seconds * 1000);
+
+	complain("the lease on \"%s\" is %s, the command is terminated",
+			 run->options->name, reason);
+	run->lost = true;
+	run->orders.term_at = now();
+	if (run->orders.kill_at > end)
+		run->orders.kill_at = end;
+	send_orders(run);
+}
+
+static void
+ask_to_renew(Run *run)
+{
+	const char *parameters[] = {run->ticket.ticket, run->options->lease};
+	int64_t		patience = (int64_t) (run->options->lease_seconds * 1000 / 4);
+
+	run->asked_at = now();
+	link_ask(&run->link, ASK_RENEW, parameters, run->asked_at +
+			 (patience < LONGEST_ANSWER_MS ? patience : LONGEST_ANSWER_MS));
+}
+
+static void
+note_renewal(Run *run)
+{
+	Ticket		answer;
+
+	read_ticket(run->link.answer, &answer);
+	if (run->failures > 0 && !run->options->quiet)
+		complain("the lease on \"%s\" is renewed again", run->options->name);
+	run->failures = 0;
+	if (ticket_exit_code(answer.state) != EXIT_DONE)
+	{
+		run->ends_at = 0;
+		lose(run, answer.state);
+		return;
+	}
+	answer.asked_at = run->asked_at;
+	run->ticket = answer;
+	note_lease(run);
+	send_orders(run);
+}
+
+static void
+note_failure(Run *run)
+{
+	if (run->failures == 0 && !run->options->quiet)
+		complain("cannot renew the lease on \"%s\" now: %s; trying again",
+				 run->options->name, run->link.error);
+	run->renew_at = now() + back_off_ms(run->failures++);
+}
+
+/*
+ * keep_lease
+ *	  Goes on with a renewal, or begins one when it is time.  A command that
+ *	  was told to end gets no more of them.
+ */
+static void
+keep_lease(Run *run)
+{
+	bool		asked = run->link.asked;
+	bool		up = run->link.state != LINK_DOWN;
+
+	if (asked || up)
+	{
+		Progress	progress = link_step(&run->link);
+
+		if (asked && progress == ANSWERED && !run->lost)
+			note_renewal(run);
+		else if (progress == FAILED && !run->lost)
+			note_failure(run);
+	}
+	if (!run->link.asked && !run->lost && now() >= run->renew_at)
+		ask_to_renew(run);
+}
+
+/* ---------------------------------------------------------------------
+ * The command
+ * ---------------------------------------------------------------------
+ */
+
+static void
+reap(Run *run)
+{
+	pid_t		pid;
+	int			status;
+
+	while ((pid = waitpid(-1, &status, WNOHANG | WUNTRACED)) > 0)
+		note_child_status(&run->child, pid, status);
+}
+
+static void
+pass_signals_on(Run *run)
+{
+	int			signo;
+
+	while ((signo = next_signal()) != 0)
+	{
+		if (signo == SIGCHLD)
+			continue;
+		if (signo == SIGCONT)
+		{
+			/* we were stopped, and who knows for how long */
+			resume_child(&run->child);
+			run->renew_at = run->lost ? run->renew_at : now();
+		}
+		else
+			signal_child(&run->child, signo);
+	}
+}
+
+static void
+listen_to_guard(Run *run)
+{
+	int			report = hear_guard(&run->guard);
+
+	if (report == GUARD_GONE)
+		send_orders(run);
+	else if (report != GUARD_SILENT && !run->lost)
+	{
+		complain("the lease on \"%s\" could not be renewed in time, the command is terminated",
+				 run->options->name);
+		run->lost = true;
+	}
+	if (report == GUARD_KILLED)
+		complain("the command did not end in time, it is killed");
+}
+
+/*
+ * supervise
+ *	  Until the command and all of its process group are gone.
+ */
+static void
+supervise(Run *run)
+{
+	for (;;)
+	{
+		Instant		until;
+
+		reap(run);
+		if (child_is_gone(&run->child))
+			return;
+		if (run->child.ended && !run->lingers)
+		{
+			take_terminal_back(&run->child);
+			if (!run->options->quiet && !run->lost)
+				complain("the command has ended, the lease is kept for what it left running");
+			run->lingers = true;
+		}
+		pass_signals_on(run);
+		listen_to_guard(run);
+		keep_lease(run);
+		until = run->lost || run->link.asked ? INT64_MAX : run->renew_at;
+		if (run->lingers && until > now() + GROUP_MS)
+			until = now() + GROUP_MS;
+		link_sleep(&run->link, run->guard.fd, until);
+	}
+}
+
+/*
+ * renew_first
+ *	  Where an answer came late, on a repetition, not much of the lease may be
+ *	  left: the command is to begin with nearly all of it.
+ */
+static bool
+renew_first(Run *run)
+{
+	int64_t		enough = (int64_t) (run->options->lease_seconds * 1000 * 2 / 3);
+
+	note_lease(run);
+	while (run->ticket.remaining_ms < enough)
+	{
+		Progress	progress;
+		Ticket		answer;
+
+		ask_to_renew(run);
+		progress = link_await(&run->link, true);
+		if (progress == PENDING || now() >= run->orders.term_at)
+			return false;
+		if (progress == FAILED)
+		{
+			link_sleep(&run->link, -1, now() + back_off_ms(run->failures++));
+			continue;
+		}
+		read_ticket(run->link.answer, &answer);
+		if (ticket_exit_code(answer.state) != EXIT_DONE)
+			return false;
+		answer.asked_at = run->asked_at;
+		run->ticket = answer;
+		note_lease(run);
+	}
+	run->failures = 0;
+	return !signal_is_pending();
+}
+
+/*
+ * run_held
+ *	  The lock is held: start the command, and see it through.  The lease is
+ *	  given back only when nothing of the command is left.
+ */
+static ExitCode
+run_held(Run *run)
+{
+	ExitCode	code;
+
+	if (!renew_first(run))
+	{
+		int			signo = next_signal();
+
+		give_back(&run->link, &run->ticket, run->ends_at);
+		if (signo == 0)
+			complain("the lease on \"%s\" was lost before the command began",
+					 run->options->name);
+		return signo ? EXIT_SIGNAL + signo : EXIT_LOST;
+	}
+	catch_signals(caught, sizeof(caught) / sizeof(caught[0]));
+	ignore_signal(SIGPIPE);
+	ignore_signal(SIGTTOU);
+	if (!start_guard(&run->guard, &run->link) ||
+		!start_child(&run->child, run->options, &run->ticket))
+	{
+		complain("could not start a process: %s", strerror(errno));
+		give_back(&run->link, &run->ticket, run->ends_at);
+		return EXIT_SERVER;
+	}
+	run->orders.group = run->child.pid;
+	send_orders(run);
+	supervise(run);
+	listen_to_guard(run);
+	dismiss_guard(&run->guard);
+	take_terminal_back(&run->child);
+	code = run->lost ? EXIT_LOST : child_exit_code(&run->child);
+	/* what has run out by our clock will have soon by the server's */
+	if (now() < run->ends_at &&
+		give_back(&run->link, &run->ticket, run->ends_at) &&
+		strcmp(run->ticket.state, "released") != 0 && !run->lost)
+	{
+		complain("the lease on \"%s\" was %s while the command ran",
+				 run->options->name, run->ticket.state);
+		code = EXIT_LOST;
+	}
+	return code;
+}
+
+ExitCode
+run_command(const Options *options)
+{
+	Run			run = {.options = options};
+	ExitCode	code;
+
+	catch_signals(caught, ENDING);
+	link_open(&run.link, options);
+	code = acquire(&run.link, options, &run.ticket);
+	if (code == EXIT_DONE)
+		code = run_held(&run);
+	else if (code == EXIT_NOT_HELD && !options->quiet)
+		complain("\"%s\" is not free: %s%s%s%s", options->name,
+				 run.ticket.state, run.ticket.holder[0] ? ", held by \"" : "",
+				 run.ticket.holder, run.ticket.holder[0] ? "\"" : "");
+	link_close(&run.link);
+	return code;
+}

@@ -1,0 +1,332 @@
+# leaselock run: a command under a lease.  What it passes on and back, and that
+# the command does not outlive the lease, whatever dies or hangs.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib $FindBin::RealBin;
+use CliTest;
+use IPC::Run;
+use LeaseTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+need_program();
+# short leases where one is to be lost
+my $node = new_node('run', "leaselock.min_lease = '1 s'\nleaselock.waiter_timeout = '4 s'\n");
+use_server($node);
+$node->safe_psql('postgres', 'CREATE EXTENSION leaselock');
+
+my $dir = PostgreSQL::Test::Utils::tempdir();
+my ($rc, $out, $err, $answer, $run);
+
+# The command of most tests: appends the time to a file, again and again, until
+# there is a file of that name with ".end".  With a further argument it notes TERM
+# and goes on.
+append_to_file("$dir/beat", <<'SCRIPT');
+echo "$$ $LEASELOCK_TICKET" >"$1.pid"
+if [ "$2" ]; then trap 'echo "term $(date +%s.%N)" >>"$1"' TERM; fi
+until [ -e "$1.end" ]; do date +%s.%N >>"$1"; sleep 0.05; done
+exit 5
+SCRIPT
+
+sub beat { return ('sh', "$dir/beat", "$dir/$_[0]", @_[ 1 .. $#_ ]) }
+sub contents { return -e "$dir/$_[0]" ? slurp_file("$dir/$_[0]") : '' }
+sub end { append_to_file("$dir/$_[0].end", ''); return }
+sub beats { my ($beat) = @_; return wait_until(sub { contents($beat) =~ /\n/ }) }
+
+# a process that nobody has waited for yet is dead all the same
+sub alive
+{
+	my ($pid) = contents("$_[0].pid") =~ /(\d+)/;
+	return kill(0, $pid) && !(-e "/proc/$pid/stat" && slurp_file("/proc/$pid/stat") =~ /\) Z /);
+}
+
+sub last_beat { return (contents($_[0]) =~ /^(\d+\.\d+)$/mg)[-1] }
+
+# When the command's lease ends, or ended, by the server
+sub expiry
+{
+	my ($ticket) = contents("$_[0].pid") =~ / (\S+)/;
+	return $node->safe_psql('postgres',
+		"SELECT extract(epoch FROM expires_at) FROM leaselock.lease_get('$ticket')");
+}
+
+sub holders
+{
+	my ($name) = @_;
+	return $node->safe_psql('postgres',
+		"SELECT count(*) FROM leaselock.lease_status WHERE name = '$name' AND owner IS NOT NULL AND NOT lapsed");
+}
+
+# all of the server stopped in its tracks, or going on
+sub signal_server
+{
+	my ($signal, @pids) = @_;
+	kill $signal, @pids;
+	return;
+}
+
+sub server_pids
+{
+	return (slurp_file($node->data_dir . '/postmaster.pid') =~ /^(\d+)/,
+		split /\n/, $node->safe_psql('postgres',
+			'SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid()'));
+}
+
+# ---------------------------------------------------------------------
+# What is passed on and back
+# ---------------------------------------------------------------------
+
+($rc, $out, $err) = cli(qw(run job --scope s --owner o -- sh -c),
+	'echo "$LEASELOCK_NAME|$LEASELOCK_SCOPE|$LEASELOCK_FENCE|$LEASELOCK_TICKET"; leaselock status job --scope s --json; exit 7');
+is($rc, 7, 'the exit status of the command');
+my ($environment, $json) = split /\n/, $out;
+my ($fence) = $json =~ /"fence":(\d+)/;
+like($environment, qr/^job\|s\|$fence\|[0-9a-f-]{36}$/, 'name, scope, fence and ticket in its environment');
+like($json, qr/"owner":"o".*"depth":1/, 'the lock is held while it runs');
+is($err, '', 'nothing else is said');
+is(holders('job'), '0', 'the lock is free when it has ended');
+
+is((cli(qw(run job -- sh -c), 'kill -9 $$'))[0], 128 + 9, 'a command that a signal ended');
+($rc, $out, $err) = cli(qw(run job -- no-such-command));
+is($rc, 127, 'a command that is not there');
+like($err, qr/no-such-command/, 'is named');
+append_to_file("$dir/data", '');
+is((cli('run', 'job', '--', "$dir/data"))[0], 126, 'a command that cannot be executed');
+is(holders('job'), '0', 'the lock is free at once');
+($rc, $out) = cli(qw(run --owner o -- -job -- printf), '[%s]', '', '--', ' a  b ', q{"'\\});
+is($out, q{[][--][ a  b ]["'\\]}, 'the arguments, as they are; and a name with a dash');
+if (-d '/proc/self/fd')
+{
+	my @list = qw(ls /proc/self/fd);
+	IPC::Run::run(\@list, '<', \'', '>', \$out, '2>', \$err);
+	is((cli(qw(run job --), @list))[1], $out, 'no more open files than the program itself began with');
+}
+
+my $text = "one\ntwo\n";
+$ENV{PGHOST} = $node->host;
+$ENV{PGPORT} = $node->port;
+IPC::Run::run([qw(leaselock run job -- cat)], '<', \$text, '>', \$out);
+is($out, $text, 'its input');
+
+$run = start_cli(qw(run job -- sh -c), <<'SCRIPT', 'sh', "$dir/signals");
+for name in HUP USR1 USR2 WINCH; do trap "echo $name >>$1" $name; done
+trap 'exit 6' TERM
+echo ready >"$1"
+while :; do sleep 0.05; done
+SCRIPT
+ok(wait_until(sub { contents('signals') eq "ready\n" }), 'a command that catches signals');
+foreach my $name (qw(HUP USR1 USR2 WINCH))
+{
+	$run->{run}->signal($name);
+	ok(wait_until(sub { contents('signals') =~ /$name/ }), "$name is passed on");
+}
+$run->{run}->signal('TERM');
+is(finish($run), 6, 'TERM is passed on, and the exit status back');
+
+# ---------------------------------------------------------------------
+# Fenced writes
+# ---------------------------------------------------------------------
+
+# the script of the README's chapter
+my ($import) = slurp_file("$FindBin::RealBin/../../README.md") =~
+  /^<!-- cli test: import -->\n```sh\n(.*?)^```$/ms;
+append_to_file("$dir/import", $import);
+chmod 0755, "$dir/import";
+$node->safe_psql('postgres', q{
+	CREATE TABLE orders (id int);
+	CREATE TABLE staged_orders (id int);
+	INSERT INTO staged_orders VALUES (1), (2)});
+$ENV{PGDATABASE} = 'postgres';
+($rc, $out, $err) = cli(qw(run import-orders --), "$dir/import");
+is("$rc|$err", '0|', 'a batch writer that shows its fence');
+is($node->safe_psql('postgres', 'SELECT count(*) FROM orders'), '2', 'has written');
+{
+	local $ENV{LEASELOCK_NAME} = 'import-orders';
+	local $ENV{LEASELOCK_FENCE} = (cli_json(qw(acquire import-orders --owner earlier)))[1]{fence};
+	$node->safe_psql('postgres', q{
+		INSERT INTO staged_orders VALUES (3);
+		SELECT leaselock.lease_release_all('earlier')});
+	cli(qw(run import-orders -- true));
+	IPC::Run::run(["$dir/import"], '<', \'', '>', \$out, '2>', \$err);
+	like($err, qr/stale fence/, 'with the fence of an earlier lease it is refused');
+	is($node->safe_psql('postgres', 'SELECT count(*) FROM orders'), '2', 'and has not written');
+}
+
+# ---------------------------------------------------------------------
+# Two of them
+# ---------------------------------------------------------------------
+
+my $first = start_cli(qw(run pair --lease-seconds 60 --), beat('first'));
+ok(beats('first'), 'one runs');
+($rc, $out, $err) = cli(qw(run pair -- touch), "$dir/both");
+is($rc, 1, 'the other has to go');
+like($err, qr/"pair" is not free: contended, held by/, 'and is told why');
+is((cli(qw(run pair --quiet -- touch), "$dir/both"))[2], '', 'unless it wants to hear nothing');
+($rc, $out, $err) = cli(qw(run pair --wait-seconds 0.5 -- touch), "$dir/both");
+is($rc, 1, 'a wait that runs out');
+like($err, qr/timed_out/, 'is told, too');
+ok(!-e "$dir/both", 'no command has been started');
+
+my $waits = q{SELECT ticket FROM leaselock.lease_tickets WHERE name = 'pair' AND state = 'waiting'};
+my $second = start_cli(qw(run pair --wait-seconds 60 --), beat('second'));
+ok($node->poll_query_until('postgres', "SELECT EXISTS ($waits)"), 'another waits');
+my $third = start_cli(qw(run pair --wait-seconds 60 -- touch), "$dir/both");
+ok($node->poll_query_until('postgres', "SELECT count(*) = 2 FROM ($waits) t"), 'and one more');
+my $tickets = $node->safe_psql('postgres', "$waits ORDER BY 1");
+$third->{run}->signal('TERM');
+is(finish($third), 128 + 15, 'TERM ends the wait');
+ok($node->poll_query_until('postgres', "SELECT count(*) = 1 FROM ($waits) t"), 'and gives the place back');
+
+$node->restart;
+ok($node->poll_query_until('postgres', qq{
+		SELECT count(*) = 1 FROM ($waits) t}), 'a restart of the server does not end the other wait');
+like($tickets, qr/\Q${\ $node->safe_psql('postgres', $waits)}\E/, 'nor cost its place');
+ok(contents('second') eq '', 'it still waits');
+end('first');
+is(finish($first), 5, 'the first ends well, after the restart');
+ok(beats('second'), 'then the second runs');
+cmp_ok((contents('second') =~ /^(\d+\.\d+)/)[0], '>', last_beat('first'), 'not before the first has ended');
+end('second');
+is(finish($second), 5, 'and ends well');
+
+# ---------------------------------------------------------------------
+# The lease is kept
+# ---------------------------------------------------------------------
+
+$run = start_cli(qw(run kept --lease-seconds 12 --), beat('kept'));
+ok(beats('kept'), 'a command that runs for longer than its lease');
+my $expiry = expiry('kept');
+ok(wait_until(sub { expiry('kept') > $expiry }), 'the lease is renewed');
+$node->stop('immediate');
+$node->start;
+$expiry = expiry('kept');
+ok(wait_until(sub { expiry('kept') > $expiry }), 'also after the server has crashed');
+ok(alive('kept'), 'the command does not notice');
+end('kept');
+is(finish($run), 5, 'and ends well');
+is(holders('kept'), '0', 'the lock is free then');
+
+$run = start_cli(qw(run left --lease-seconds 60 -- sh -c), <<'SCRIPT', 'sh', "$dir/beat", "$dir/left");
+sh "$1" "$2" &
+exit 3
+SCRIPT
+ok(wait_until(sub { $run->{run}->pump_nb; $run->{err} =~ /the command has ended/ }),
+	'a command that leaves something running');
+ok(beats('left'), 'which works on');
+is(holders('left'), '1', 'the lease is kept for that');
+end('left');
+is(finish($run), 3, 'until it has ended, too; the status is that of the command');
+is(holders('left'), '0', 'then the lock is free');
+
+# ---------------------------------------------------------------------
+# The lease is lost
+# ---------------------------------------------------------------------
+
+$run = start_cli(qw(run broken --lease-seconds 3 --), beat('broken'));
+ok(beats('broken'), 'a command whose lease will be broken');
+$node->safe_psql('postgres', q{
+	SELECT leaselock.lease_break(name, fence) FROM leaselock.lease_status WHERE name = 'broken'});
+is(finish($run), 2, 'it is ended');
+like($run->{err}, qr/the lease on "broken" is broken/, 'which is said');
+ok(!alive('broken'), 'it is gone');
+
+$run = start_cli(qw(run stopped --lease-seconds 4 --grace 1 --), beat('stopped'));
+ok(beats('stopped'), 'a command whose server goes away');
+$node->stop('immediate');
+is(finish($run), 2, 'it is ended when the lease cannot be renewed');
+like($run->{err}, qr/could not be renewed in time/, 'which is said');
+ok(!alive('stopped'), 'it is gone');
+$node->start;
+cmp_ok(last_beat('stopped'), '<', expiry('stopped'), 'before the lease ended');
+
+$run = start_cli(qw(run frozen --lease-seconds 4 --grace 1 --), beat('frozen', 'stubborn'));
+ok(beats('frozen'), 'a command that ignores TERM, whose server stops answering');
+my @pids = server_pids();
+signal_server('STOP', @pids);
+$rc = eval { finish($run) };
+signal_server('CONT', @pids);
+is($rc, 2, 'it is ended when the lease cannot be renewed');
+like($run->{err}, qr/it is killed/, 'by KILL, which is said');
+my ($term) = contents('frozen') =~ /^term (\d+\.\d+)$/m;
+ok($term, 'after TERM');
+cmp_ok($term // 0, '<', last_beat('frozen'), 'it has gone on after that');
+cmp_ok(last_beat('frozen'), '<', expiry('frozen'), 'but not after the lease ended');
+ok(!alive('frozen'), 'it is gone');
+
+$run = start_cli(qw(run killed --lease-seconds 60 -- sh -c), <<'SCRIPT', 'sh', "$dir/beat", "$dir/killed");
+sh "$1" "$2-child" &
+sh "$1" "$2"
+SCRIPT
+ok(beats('killed') && beats('killed-child'), 'a command with a child, the program will be killed');
+$run->{run}->signal('KILL');
+is(finish($run), -9, 'it is killed');
+ok(wait_until(sub { !alive('killed') && !alive('killed-child') }), 'the command and its child go with it');
+is(holders('killed'), '1', 'the lease is left to run out');
+
+$run = start_cli(qw(run halted --lease-seconds 4 --grace 1 --), beat('halted', 'stubborn'));
+ok(beats('halted'), 'a command, the program will be stopped');
+$run->{run}->signal('STOP');
+ok(wait_until(sub { !alive('halted') }), 'the command is ended all the same');
+$run->{run}->signal('CONT');
+is(finish($run), 2, 'which is told when the program goes on');
+cmp_ok(last_beat('halted'), '<', expiry('halted'), 'before the lease ended');
+
+# ---------------------------------------------------------------------
+# The server is gone at the end
+# ---------------------------------------------------------------------
+
+$run = start_cli(qw(run late --lease-seconds 60 --), beat('late'));
+ok(beats('late'), 'a command, the server stops answering');
+@pids = server_pids();
+signal_server('STOP', @pids);
+end('late');
+$rc = eval { finish($run) };
+signal_server('CONT', @pids);
+is($rc, 5, 'the command has ended well, so does the program');
+like($run->{err}, qr/could not give the lease back/, 'with a warning');
+
+# ---------------------------------------------------------------------
+# On a terminal
+# ---------------------------------------------------------------------
+
+SKIP:
+{
+	skip 'no terminal is to be had here', 6
+	  if !eval { local $SIG{__WARN__} = sub { }; require IO::Pty; IO::Pty->new };
+	my $screen = '';
+	my $keys = '';
+	my $terminal = sub {
+		return IPC::Run::start([ 'leaselock', @_ ], '<pty<', \$keys, '>pty>', \$screen,
+			IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default)) };
+	my $shows = sub {
+		my ($run, $pattern) = @_;
+		return wait_until(sub { $run->pump_nb; $screen =~ $pattern }) };
+
+	my $holder = start_cli(qw(run tty --owner holder --), beat('tty'));
+	beats('tty');
+	my $reader = $terminal->(qw(-d postgres run tty --wait-seconds 60 -- sh -c), 'read line; echo "[$line]"');
+	ok($shows->($reader, qr/waiting for "tty": held by "holder", position 1, \d+ s left/), 'the status line of a wait');
+	end('tty');
+	finish($holder);
+	$keys .= "typed\n";
+	ok($shows->($reader, qr/\[typed\]/), 'the command reads from the terminal');
+	$reader->finish;
+	is($reader->full_result(0), 0, 'and ends well');
+
+	$screen = '';
+	my $sleeper = $terminal->(qw(-d postgres run tty -- sh -c), 'echo ready; exec sleep 1000');
+	ok($shows->($sleeper, qr/ready/), 'a command on a terminal');
+	$keys .= "\cC";
+	$sleeper->pump_nb;
+	$sleeper->finish;
+	is($sleeper->full_result(0) >> 8, 128 + 2, 'is interrupted from there');
+	is(holders('tty'), '0', 'and its lock is free');
+}
+
+is_deeply([ internal_errors($node) ], [], 'no internal error');
+$node->stop;
+
+done_testing();
