@@ -101,7 +101,7 @@ hold_renew(const LeaseRequest *request)
 	load_call(&call, &request->key);
 	if (!has_hold(&call, &request->who) ||
 		(!grant_is_live(&call.lock, call.now) &&
-		 queue_has_other(&call.lock, &request->who, call.now)))
+		 queue_has_other(&call, &request->who)))
 	{
 		give_back_tags(&call.tags);
 		return false;

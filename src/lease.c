@@ -122,7 +122,7 @@ settle_others(Call *call, const LeaseTicket *own, TimestampTz *latest)
 
 /* Whether the grant would end with this held ticket. */
 static bool
-is_last_claim(const Call *call, const LeaseTicket *own)
+is_last_claim(Call *call, const LeaseTicket *own)
 {
 	const LeaseLock *lock = &call->lock;
 	ListCell   *cell;
@@ -130,7 +130,7 @@ is_last_claim(const Call *call, const LeaseTicket *own)
 	/* a lapsed hold ends the grant only for the sake of somebody who waits */
 	if (lock->hold_expires_at > call->now ||
 		(lock->hold_expires_at != NO_TIME &&
-		 !queue_has_other(lock, &lock->holder, call->now)))
+		 !queue_has_other(call, &lock->holder)))
 		return false;
 	if (lock->tickets == 1)
 		return true;

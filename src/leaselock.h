@@ -203,7 +203,8 @@ typedef struct Call
 	TagSet		tags;
 	LeaseLock	lock;
 	TimestampTz now;
-	int64		dead_place;		/* waiters up to here were found dead */
+	int			dead_count;		/* dead waiters met at the head of the queue */
+	int64		dead_place;		/* the last of them */
 } Call;
 
 /* How a look at a waiting ticket behaves. */
@@ -476,8 +477,7 @@ extern bool hold_release(const LeaseRequest *request);
 
 extern LeaseState waiter_state(const LeaseTicket *ticket,
 							   const LeaseLock *lock, TimestampTz now);
-extern bool queue_has_other(const LeaseLock *lock, const Identity *who,
-							TimestampTz now);
+extern bool queue_has_other(Call *call, const Identity *who);
 extern int	queue_position(const LeaseLock *lock, const LeaseTicket *own,
 						   TimestampTz now);
 extern int	queue_length(const LeaseLock *lock, TimestampTz now, int enough,

@@ -29,6 +29,9 @@
 
 #include "leaselock.h"
 
+/* So many dead waiters are worth a mark, see pass_dead_waiters. */
+#define MANY_DEAD	16
+
 /* ----------------------------------------------------------------------
  * Judging
  * ----------------------------------------------------------------------
@@ -83,7 +86,8 @@ typedef struct QueueWalk
 	TicketScan *scan;
 	int			rows;			/* read so far, dead ones included */
 	bool		past_dead;		/* something else than dead ones was met */
-	int64		dead_place;		/* the last of the dead ones before that */
+	int			dead_count;		/* how many dead ones before that */
+	int64		dead_place;		/* the last of them */
 	bool		access_known;	/* who may use the scope, once that matters */
 	ScopeAccess access;
 } QueueWalk;
@@ -111,7 +115,10 @@ next_waiter(QueueWalk *walk, int max_rows, LeaseTicket *ticket)
 		if (clock_state(ticket, walk->lock, walk->now) != LEASE_WAITING)
 		{
 			if (!walk->past_dead)
+			{
+				walk->dead_count++;
 				walk->dead_place = ticket->place;
+			}
 			continue;
 		}
 		walk->past_dead = true;
@@ -133,40 +140,37 @@ end_walk(QueueWalk *walk)
 
 /*
  * The first live waiter, or the first of an identity other than "except", into
- * *head; false if there is none.  All up to *dead_place are dead.
+ * *head; false if there is none.  Notes the dead ones that it met on the way.
  */
 static bool
-find_waiter(const LeaseLock *lock, const Identity *except, TimestampTz now,
-			LeaseTicket *head, int64 *dead_place)
+find_waiter(Call *call, const Identity *except, LeaseTicket *head)
 {
-	QueueWalk	walk = begin_walk(lock, now);
+	QueueWalk	walk = begin_walk(&call->lock, call->now);
 	bool		found;
 
 	do
 		found = next_waiter(&walk, INT_MAX, head);
 	while (found && except != NULL && same_identity(&head->who, except));
 	end_walk(&walk);
-	*dead_place = walk.dead_place;
+	call->dead_count = walk.dead_count;
+	call->dead_place = walk.dead_place;
 	return found;
 }
 
 /* The first live waiter into *head; false if there is none. */
 static bool
-queue_head(const LeaseLock *lock, TimestampTz now, LeaseTicket *head)
+queue_head(Call *call, LeaseTicket *head)
 {
-	int64		dead_place;
-
-	return find_waiter(lock, NULL, now, head, &dead_place);
+	return find_waiter(call, NULL, head);
 }
 
 /* Whether an identity other than the given one waits. */
 bool
-queue_has_other(const LeaseLock *lock, const Identity *who, TimestampTz now)
+queue_has_other(Call *call, const Identity *who)
 {
 	LeaseTicket other;
-	int64		dead_place;
 
-	return find_waiter(lock, who, now, &other, &dead_place);
+	return find_waiter(call, who, &other);
 }
 
 /* Identities that were met on a walk. */
@@ -245,7 +249,7 @@ queue_length(const LeaseLock *lock, TimestampTz now, int enough, int max_rows)
  * The mode of the name tag that a grant to a newcomer needs: NAME_CHANGE if the
  * lock can be had, NAME_KEEP if the identity has it, NoLock if another has it
  * or waits for it.  For a ticket the identity's own wait counts as well, for a
- * named hold it does not.  Notes which waiters a grant passes over for good.
+ * named hold it does not.
  */
 LOCKMODE
 grant_mode(Call *call, const Identity *who, bool for_hold)
@@ -254,17 +258,28 @@ grant_mode(Call *call, const Identity *who, bool for_hold)
 
 	if (grant_is_live(&call->lock, call->now))
 		return same_identity(&call->lock.holder, who) ? NAME_KEEP : NoLock;
-	return find_waiter(&call->lock, for_hold ? who : NULL, call->now, &head,
-					   &call->dead_place) ? NoLock : NAME_CHANGE;
+	return find_waiter(call, for_hold ? who : NULL, &head) ?
+		NoLock : NAME_CHANGE;
 }
 
 /*
- * Marks the dead waiters that were met as passed, or every call would meet them
- * again until they are pruned.
+ * Marks the dead waiters at the head of the queue as passed, if many were met,
+ * or every grant would meet them again until they are pruned.  The caller holds
+ * the name tag in NAME_CHANGE and saves the lock.
+ *
+ * The queue tag is tried for, and the queue walked again under it: once a dead
+ * ticket is ended its place may be drawn anew, and whoever drew it must not be
+ * passed.  So nobody can queue until this transaction ends.
  */
 void
 pass_dead_waiters(Call *call)
 {
+	LeaseTicket head;
+
+	if (call->dead_count < MANY_DEAD ||
+		!try_queue_tag(&call->tags, &call->lock.key))
+		return;
+	(void) find_waiter(call, NULL, &head);
 	call->lock.passed = Max(call->lock.passed, call->dead_place);
 }
 
@@ -328,10 +343,10 @@ holds_already(const Call *call, const LeaseTicket *ticket)
  * *head is then the first ticket of that identity.
  */
 static bool
-has_turn(const Call *call, const LeaseTicket *ticket, LeaseTicket *head)
+has_turn(Call *call, const LeaseTicket *ticket, LeaseTicket *head)
 {
 	return !grant_is_live(&call->lock, call->now) &&
-		queue_head(&call->lock, call->now, head) &&
+		queue_head(call, head) &&
 		same_identity(&head->who, &ticket->who);
 }
 
@@ -351,7 +366,7 @@ note_blocker(const LeaseLock *lock, const Identity *waiter)
 static void
 note_next_blocker(Call *call)
 {
-	if (queue_has_other(&call->lock, &call->lock.holder, call->now))
+	if (queue_has_other(call, &call->lock.holder))
 		store_note_blocker(&call->lock.holder, &call->lock.key);
 }
 
@@ -561,7 +576,7 @@ cancel_wait(Call *call, LeaseTicket *ticket)
 		state = LEASE_CANCELLED;
 	end_wait(call, ticket, state);
 	/* the lock may be free by the time we commit, because our tag was busy */
-	if (queue_head(&call->lock, call->now, &next))
+	if (queue_head(call, &next))
 		wake_at_commit(&next);
 	return state;
 }
@@ -648,7 +663,7 @@ promote_head(Call *call)
 {
 	LeaseTicket head;
 
-	if (!find_waiter(&call->lock, NULL, call->now, &head, &call->dead_place))
+	if (!queue_head(call, &head))
 	{
 		pass_dead_waiters(call);
 		return;

@@ -132,6 +132,26 @@ inline find_head(l, except) {
 	i = 0
 }
 
+/* where nobody alive is in the queue: the place of the last that is dead, into last; 0 if the queue tag is busy */
+inline pass_dead(l) {
+#ifdef PASS_WITHOUT_QUEUE_TAG
+	ok = true;
+#else
+	try_queue(l);
+#endif
+	last = 0; i = (l) * TICKETS_OF_LOCK;
+	do
+	:: i < ((l) + 1) * TICKETS_OF_LOCK ->
+		if
+		:: ok && STATE(i) == WAITING && !ALIVE(i) && PLACE(i) > last -> last = PLACE(i)
+		:: else
+		fi;
+		i++
+	:: else -> break
+	od;
+	i = 0
+}
+
 /* ---- heavyweight locks: locktag.c and PostgreSQL's lock manager ---- */
 #define VERIFY		1			/* RowShareLock */
 #define KEEP		2			/* ShareUpdateExclusiveLock */
@@ -501,7 +521,7 @@ inline try_acquire(l, t) {
 			:: else -> ok = false
 			fi;
 			if
-			:: ok && want == last && want == CHANGE -> grant(l, t, 0)
+			:: ok && want == last && want == CHANGE -> pass_dead(l); grant(l, t, last)
 			:: ok && want == last && want == KEEP -> write_lock(l); at = FENCE(l); write_ticket(t, HELD, true, at)
 			:: else -> give_back(l)
 			fi;
@@ -657,7 +677,13 @@ inline promote_head(l) {
 			last = 0; t1 = 0
 		:: else
 		fi
-	:: else
+	:: else ->
+		pass_dead(l);
+		if
+		:: last > pending_lock[l].passed -> pending_lock[l].passed = last
+		:: else
+		fi;
+		last = 0
 	fi;
 	head = 0
 }
