@@ -382,7 +382,7 @@ extern TimestampTz store_time_or_none(Datum value, bool isnull);
 extern void store_write_row(StoreRelation table, int columns, Datum *values,
 							bool *nulls, ItemPointer tid);
 extern void store_delete_row(StoreRelation table, int columns,
-										 ItemPointer tid);
+							 ItemPointer tid);
 extern void store_set_value(Datum *values, bool *nulls, int column,
 							Datum value, bool isnull);
 extern void store_set_time(Datum *values, bool *nulls, int column,

@@ -169,8 +169,9 @@ wait_loop(const pg_uuid_t *uuid, int flags, TimestampTz until,
 		if (answer->state == LEASE_WAITING && until <= answer->now)
 		{
 			/*
-			 * The ticket lives on without us, by this sign of life.  It counts
-			 * once it is committed, which must be before our liveness tag goes.
+			 * The ticket lives on without us, by this sign of life.  It
+			 * counts once it is committed, which must be before our liveness
+			 * tag goes.
 			 */
 			lease_look(uuid, LOOK_MAY_WAIT, answer);
 			MemoryContextSwitchTo(caller_context);
