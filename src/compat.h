@@ -13,6 +13,7 @@
 
 #include "access/heapam.h"
 #include "access/tableam.h"
+#include "storage/bufmgr.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
 #include "utils/timestamp.h"
@@ -63,6 +64,21 @@ HeapUpdateCompat(Relation rel, ItemPointer tid, HeapTuple tuple)
 	simple_heap_update(rel, tid, tuple, &indexes);
 #else
 	simple_heap_update(rel, tid, tuple);
+#endif
+}
+
+/* 19 added the last two arguments. */
+static inline void
+PrunePageCompat(Relation rel, Buffer buffer)
+{
+#if PG_VERSION_NUM >= 190000
+	Buffer		map = InvalidBuffer;
+
+	heap_page_prune_opt(rel, buffer, &map, false);
+	if (BufferIsValid(map))
+		ReleaseBuffer(map);
+#else
+	heap_page_prune_opt(rel, buffer);
 #endif
 }
 

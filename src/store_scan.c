@@ -23,6 +23,7 @@
 #include "postgres.h"
 
 #include "access/genam.h"
+#include "access/heapam.h"
 #include "access/relscan.h"
 #include "access/table.h"
 #include "access/tableam.h"
@@ -120,7 +121,8 @@ bool
 store_exists(void)
 {
 	AcceptInvalidationMessages();
-	return OidIsValid(get_namespace_oid(LEASELOCK_SCHEMA, true));
+	return OidIsValid(relation_oids[REL_LOCKS]) ||
+		OidIsValid(get_namespace_oid(LEASELOCK_SCHEMA, true));
 }
 
 static BlockNumber
@@ -211,11 +213,11 @@ store_set_behind(ScanKey keys, const LockKey *key, const pg_uuid_t *request_id,
 	return equal + 1;
 }
 
-/* The snapshot that the server's scan is given, see above. */
+/* The snapshot that the server is given to read by, see above. */
 static Snapshot
-scan_snapshot(const TableScan *scan)
+server_snapshot(Snapshot snapshot)
 {
-	return IsolationIsSerializable() ? SnapshotAny : scan->snapshot;
+	return IsolationIsSerializable() ? SnapshotAny : snapshot;
 }
 
 /*
@@ -233,12 +235,14 @@ store_open_scan(StoreRelation table, int columns, StoreRelation index,
 	if (index == REL_NONE)
 	{
 		scan->scan = systable_beginscan(scan->rel, InvalidOid, false,
-										scan_snapshot(scan), nkeys, keys);
+										server_snapshot(scan->snapshot),
+										nkeys, keys);
 		return scan;
 	}
 	scan->index = index_open(find_relation(index), AccessShareLock);
 	scan->scan = systable_beginscan_ordered(scan->rel, scan->index,
-											scan_snapshot(scan), nkeys, keys);
+											server_snapshot(scan->snapshot),
+											nkeys, keys);
 	return scan;
 }
 
@@ -297,15 +301,26 @@ store_read_row(StoreRelation table, int columns, ItemPointer tid,
 {
 	Relation	rel = store_open_table(table, columns, AccessShareLock);
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	HeapTupleData tuple;
+	Buffer		buffer;
 	bool		counts;
 
-	counts = table_tuple_fetch_row_version(rel, tid, SnapshotAny, slot) &&
-		table_tuple_satisfies_snapshot(rel, slot, snapshot);
+	tuple.t_self = *tid;
+	counts = heap_fetch(rel, server_snapshot(snapshot), &tuple, &buffer, false);
+	if (counts && IsolationIsSerializable())
+	{
+		LockBuffer(buffer, BUFFER_LOCK_SHARE);
+		counts = HeapTupleSatisfiesVisibility(&tuple, snapshot, buffer);
+		LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+	}
 	if (counts)
-		take(ExecFetchSlotHeapTuple(slot, false, NULL), RelationGetDescr(rel),
-			 row);
-	ExecDropSingleTupleTableSlot(slot);
+		take(&tuple, RelationGetDescr(rel), row);
+	if (BufferIsValid(buffer))
+	{
+		/* as the server's scans do: room on the page keeps updates HOT */
+		PrunePageCompat(rel, buffer);
+		ReleaseBuffer(buffer);
+	}
 	UnregisterSnapshot(snapshot);
 	table_close(rel, NoLock);
 	return counts;
