@@ -1,6 +1,6 @@
-# What a session keeps: nothing.  No plan, memory context or lock is left by a
-# call, a lease outlives its connection, and the extension can go and come back
-# under a session that has used it.
+# What a session keeps: nothing that counts.  No plan, memory context or lock is
+# left by a call, a lease outlives its connection, the extension can go and come
+# back under a session that has used it, and rows can go elsewhere.
 
 use strict;
 use warnings FATAL => 'all';
@@ -97,6 +97,8 @@ sub top_memory
 contexts();
 locks();
 top_memory();
+# as tidying does by chance
+$session->query_safe(q{SELECT leaselock.lease_prune('36500 days')});
 is(repeat_calls(10), '', 'calls of all kinds answer as they should');
 my $contexts = contexts();
 my $bytes = top_memory();
@@ -295,6 +297,49 @@ like( outcome($in{'America/New_York'},
 		q{SELECT state, fence FROM leaselock.lease_acquire('zoned', 'west')}),
 	qr/^held\|/, 'and can be had there');
 $_->quit foreach values %in;
+
+# ---------------------------------------------------------------------
+# Rows that are not where the session saw them
+# ---------------------------------------------------------------------
+
+my $seer = session($node);
+my $take = q{SELECT count(*), min(fence) FROM generate_series(1, 500) i,
+	leaselock.try_lock('place ' || i, 'seer', '5 s') fence WHERE fence IS NOT NULL};
+my $size = q{SELECT pg_relation_size('leaselock.locks')};
+is((split /\|/, outcome($seer, $take))[0], 500, 'a session has seen 500 rows');
+my $before = $node->safe_psql('postgres', $size);
+my $highest = $node->safe_psql('postgres', q{SELECT max(fence) FROM leaselock.locks WHERE name LIKE 'place %'});
+
+$node->safe_psql('postgres', q{
+	LOAD 'leaselock';
+	SET leaselock.clock_offset = '2 h';
+	SELECT leaselock.lease_prune('1 h')});
+$node->safe_psql('postgres', 'VACUUM leaselock.locks');
+cmp_ok($node->safe_psql('postgres', $size), '<', $before, 'their pages are gone');
+my ($count, $lowest) = split /\|/, outcome($seer, $take);
+is($count, 500, 'it takes the locks anew');
+cmp_ok($lowest, '>', $highest, 'with greater fences');
+
+$node->safe_psql('postgres', q{
+	LOAD 'leaselock';
+	SET leaselock.clock_offset = '2 h';
+	SELECT leaselock.lease_prune('1 h')});
+$node->safe_psql('postgres', 'VACUUM leaselock.locks');
+is( $node->safe_psql('postgres', q{
+		SELECT count(*) FROM generate_series(1, 500) i,
+			leaselock.try_lock('elsewhere ' || i, 'other', '1 h') fence WHERE fence IS NOT NULL}),
+	500, 'rows of other locks are in their place');
+is((split /\|/, outcome($seer, $take))[0], 500, 'it takes the locks anew, again');
+is( $node->safe_psql('postgres', q{
+		SELECT string_agg(o, ' ' ORDER BY o) FROM (SELECT owner || ' ' || count(DISTINCT name) AS o
+			FROM leaselock.lease_status WHERE name LIKE 'place %' OR name LIKE 'elsewhere %' GROUP BY owner) s}),
+	'other 500 seer 500', 'and everybody has what is his');
+
+$node->safe_psql('postgres', 'VACUUM FULL leaselock.locks');
+is( outcome($seer, q{SELECT count(*) FROM generate_series(1, 500) i
+		WHERE leaselock.renew_lock('place ' || i, 'seer', '1 h')}),
+	500, 'a table that was rewritten is read where it is now');
+$seer->quit;
 
 $node->stop;
 
