@@ -204,6 +204,7 @@ check_fence(const LockKey *key, int64 fence, bool allow_lapsed,
 		(allow_lapsed || clock_read(NO_TIME) < pending->live_until))
 		return FENCE_CURRENT;
 
+	store_keep_locks(false);
 	store_load_lock(key, lock);
 	require_fence_access(lock);
 	now = clock_read(lock->changed_at);

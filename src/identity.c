@@ -129,8 +129,8 @@ owns_ticket(const LeaseTicket *ticket)
 }
 
 /*
- * Raises 25006 on a standby and in a read-only transaction, 25000 in a
- * parallel worker, before anything is locked.
+ * To be called first by what may write.  Raises 25006 on a standby and in a
+ * read-only transaction, 25000 in a parallel worker, before anything is locked.
  */
 void
 require_writable(const char *function)
@@ -138,6 +138,7 @@ require_writable(const char *function)
 	PreventCommandDuringRecovery(function);
 	PreventCommandIfReadOnly(function);
 	PreventCommandIfParallelMode(function);
+	store_keep_locks(true);
 }
 
 /*

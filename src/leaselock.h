@@ -352,11 +352,11 @@ typedef struct TableScan
 /* in file store_scan.c */
 extern void store_watch_relations(void);
 extern bool store_exists(void);
+extern void store_keep_locks(bool keep);
 extern void store_lock_tables(void);
 extern Relation store_open_table(StoreRelation table, int columns,
 								 LOCKMODE mode);
 extern bool store_is_empty(StoreRelation table);
-extern bool store_has_page(StoreRelation table, ItemPointer tid);
 extern void store_set_key(ScanKey key, AttrNumber column, RegProcedure equal,
 						  Datum value);
 extern int	store_set_behind(ScanKey keys, const LockKey *key,

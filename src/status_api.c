@@ -108,6 +108,7 @@ leaselock_lease_peek(PG_FUNCTION_ARGS)
 	LockKey		key = make_lock_key(scope, name);
 	LeaseLock	lock;
 
+	store_keep_locks(false);
 	InitMaterializedSRF(fcinfo, 0);
 	store_load_lock(&key, &lock);
 	put_status_row((ReturnSetInfo *) fcinfo->resultinfo, &lock, MAX_POSITION,
@@ -126,6 +127,7 @@ leaselock_status_rows(PG_FUNCTION_ARGS)
 	LockKey		last = {NULL, NULL, 0};
 	ListCell   *cell;
 
+	store_keep_locks(false);
 	InitMaterializedSRF(fcinfo, 0);
 	foreach(cell, store_list_locks())
 		put_status_row(result, (LeaseLock *) lfirst(cell), INT_MAX, INT_MAX);
@@ -210,6 +212,7 @@ leaselock_ticket_rows(PG_FUNCTION_ARGS)
 	List	   *identities = NIL;
 	ListCell   *cell;
 
+	store_keep_locks(false);
 	InitMaterializedSRF(fcinfo, 0);
 	foreach(cell, store_list_tickets())
 	{

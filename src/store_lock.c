@@ -143,7 +143,6 @@ note_place(const LeaseLock *lock)
 	place->tid = lock->tid;
 }
 
-/* The page may have been cut off the table since. */
 static bool
 load_from_noted_place(const LockKey *key, LeaseLock *lock)
 {
@@ -151,7 +150,7 @@ load_from_noted_place(const LockKey *key, LeaseLock *lock)
 	ItemPointerData tid = place->tid;
 
 	return place->hash == key->hash && ItemPointerIsValid(&tid) &&
-		store_has_page(REL_LOCKS, &tid) && load_from_place(key, &tid, lock);
+		load_from_place(key, &tid, lock);
 }
 
 /*

@@ -13,8 +13,10 @@
  * whose tag the caller holds cannot change under it; what was read without a
  * tag may be history the next moment, and callers decide again under the tag.
  *
- * A table or index that was opened stays locked until the transaction ends, as
- * in any query, so that opening it again costs little.
+ * Tables and indexes that a call of the writing kind has opened stay locked until
+ * the transaction ends, as in any query, so that opening them again costs
+ * little.  Those that only check a fence lock them no longer than they read,
+ * for many a transaction that checks one stays open for long.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -116,6 +118,19 @@ find_relation(StoreRelation relation)
 	return oid;
 }
 
+/* The mode to close a relation with that was opened for reading. */
+static LOCKMODE close_mode = AccessShareLock;
+
+/*
+ * Says whether what is opened from now on stays locked until the transaction
+ * ends.  To be called by every function that SQL calls, before it reads.
+ */
+void
+store_keep_locks(bool keep)
+{
+	close_mode = keep ? NoLock : AccessShareLock;
+}
+
 /* Whether the extension is there at all. */
 bool
 store_exists(void)
@@ -125,28 +140,15 @@ store_exists(void)
 		OidIsValid(get_namespace_oid(LEASELOCK_SCHEMA, true));
 }
 
-static BlockNumber
-count_pages(StoreRelation table)
-{
-	Relation	rel = store_open_table(table, 0, AccessShareLock);
-	BlockNumber pages = RelationGetNumberOfBlocks(rel);
-
-	table_close(rel, NoLock);
-	return pages;
-}
-
 /* Whether a table has no pages, which costs less than a scan to see. */
 bool
 store_is_empty(StoreRelation table)
 {
-	return count_pages(table) == 0;
-}
+	Relation	rel = store_open_table(table, 0, AccessShareLock);
+	bool		empty = RelationGetNumberOfBlocks(rel) == 0;
 
-/* Whether a place is on a page that the table has. */
-bool
-store_has_page(StoreRelation table, ItemPointer tid)
-{
-	return ItemPointerGetBlockNumber(tid) < count_pages(table);
+	table_close(rel, close_mode);
+	return empty;
 }
 
 /*
@@ -281,18 +283,17 @@ store_close_scan(TableScan *scan)
 	else
 	{
 		systable_endscan_ordered(scan->scan);
-		index_close(scan->index, NoLock);
+		index_close(scan->index, close_mode);
 	}
 	UnregisterSnapshot(scan->snapshot);
-	table_close(scan->rel, NoLock);
+	table_close(scan->rel, close_mode);
 	pfree(scan);
 }
 
 /*
  * Reads the row at a place where it was found before, through "take"; false if
- * the version there does not count any more.  It may be another row by now.  The
- * page must be there: the place was seen in this transaction, which keeps the
- * table locked, or store_has_page says so.
+ * the version there does not count any more.  It may be another row by now, or
+ * the page may have been cut off the table.
  */
 bool
 store_read_row(StoreRelation table, int columns, ItemPointer tid,
@@ -306,7 +307,9 @@ store_read_row(StoreRelation table, int columns, ItemPointer tid,
 	bool		counts;
 
 	tuple.t_self = *tid;
-	counts = heap_fetch(rel, server_snapshot(snapshot), &tuple, &buffer, false);
+	buffer = InvalidBuffer;
+	counts = ItemPointerGetBlockNumber(tid) < RelationGetNumberOfBlocks(rel) &&
+		heap_fetch(rel, server_snapshot(snapshot), &tuple, &buffer, false);
 	if (counts && IsolationIsSerializable())
 	{
 		LockBuffer(buffer, BUFFER_LOCK_SHARE);
@@ -322,7 +325,7 @@ store_read_row(StoreRelation table, int columns, ItemPointer tid,
 		ReleaseBuffer(buffer);
 	}
 	UnregisterSnapshot(snapshot);
-	table_close(rel, NoLock);
+	table_close(rel, close_mode);
 	return counts;
 }
 
@@ -349,7 +352,7 @@ store_sample_rows(StoreRelation table, int columns, TimestampTz before,
 
 	if (blocks == 0)
 	{
-		table_close(rel, NoLock);
+		table_close(rel, close_mode);
 		return NIL;
 	}
 	block = pg_prng_uint64_range(&pg_global_prng_state, 0, blocks - 1);
@@ -374,7 +377,7 @@ store_sample_rows(StoreRelation table, int columns, TimestampTz before,
 	table_endscan(scan);
 	ExecDropSingleTupleTableSlot(slot);
 	UnregisterSnapshot(snapshot);
-	table_close(rel, NoLock);
+	table_close(rel, close_mode);
 	return rows;
 }
 
