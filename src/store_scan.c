@@ -62,14 +62,16 @@ static const char *const relation_names[] = {
 
 /* What has been looked up since one of the relations changed. */
 static Oid	relation_oids[lengthof(relation_names)];
+
+/* What the row of one of them says, and of which. */
 static pg_uuid_t home_id;
-static bool home_is_known = false;
+static Oid	home_relation = InvalidOid;
 
 static void
 forget_relations(void)
 {
 	memset(relation_oids, 0, sizeof(relation_oids));
-	home_is_known = false;
+	home_relation = InvalidOid;
 }
 
 static void
@@ -161,9 +163,8 @@ store_open_table(StoreRelation table, int columns, LOCKMODE mode)
 	Relation	rel;
 
 	/* it may be dropped, and made again, between the look-up and the lock */
-	do
-		rel = try_table_open(find_relation(table), mode);
-	while (rel == NULL);
+	while ((rel = try_table_open(find_relation(table), mode)) == NULL)
+		forget_relations();
 
 	if (columns != 0 && RelationGetDescr(rel)->natts != columns)
 		ereport(ERROR,
@@ -392,7 +393,7 @@ store_load_home(void)
 	HeapTuple	tuple;
 	bool		isnull;
 
-	if (home_is_known)
+	if (find_relation(REL_INSTALLATION) == home_relation)
 		return home_id;
 	scan = store_open_scan(REL_INSTALLATION, 1, REL_NONE, NULL, 0);
 	tuple = store_next_row(scan, ForwardScanDirection);
@@ -401,7 +402,7 @@ store_load_home(void)
 	home_id = *DatumGetUUIDP(heap_getattr(tuple, 1,
 										  RelationGetDescr(scan->rel),
 										  &isnull));
-	home_is_known = true;
+	home_relation = RelationGetRelid(scan->rel);
 	store_close_scan(scan);
 	return home_id;
 }

@@ -15,6 +15,13 @@ use Time::HiRes qw(usleep);
 
 our @EXPORT = qw(need_program use_server cli cli_json start_cli finish wait_until);
 
+# What was started with nohup, or in the background of a shell, ignores these, and
+# so would the program, which must not be told by that.
+foreach my $signal (qw(HUP INT QUIT))
+{
+	$SIG{$signal} = 'DEFAULT' if ($SIG{$signal} // '') eq 'IGNORE';
+}
+
 my %connection;
 
 # need_program(): skips the test where the program was not built
