@@ -283,6 +283,17 @@ pass_dead_waiters(Call *call)
 	call->lock.passed = Max(call->lock.passed, call->dead_place);
 }
 
+/* Whether a lock's row, or that there is none, is the same as it was. */
+static bool
+is_unchanged(LeaseLock *lock, LeaseLock *seen)
+{
+	bool		exists = ItemPointerIsValid(&lock->tid);
+
+	return exists == ItemPointerIsValid(&seen->tid) &&
+		(!exists || (lock->fence == seen->fence &&
+					 ItemPointerEquals(&lock->tid, &seen->tid)));
+}
+
 /*
  * Whether that mode, found in the lock as it was "seen" before the tag was
  * taken, is still the one.  While the lock's row is the same the queue need not
@@ -293,8 +304,7 @@ bool
 mode_is_same(Call *call, LeaseLock *seen, const Identity *who, bool for_hold,
 			 LOCKMODE mode)
 {
-	if (mode == NAME_CHANGE && call->lock.fence == seen->fence &&
-		ItemPointerEquals(&call->lock.tid, &seen->tid))
+	if (mode == NAME_CHANGE && is_unchanged(&call->lock, seen))
 		return !grant_is_live(&call->lock, call->now);
 	return grant_mode(call, who, for_hold) == mode;
 }
