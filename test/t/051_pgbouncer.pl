@@ -238,13 +238,14 @@ foreach my $mode ('extended', $prepares ? 'prepared' : ())
 	my ($out, $err) = ('', '');
 	local $ENV{PGOPTIONS};
 	delete $ENV{PGOPTIONS};
-	ok(run_log([ 'pgbench', '-n', '-M', $mode, '-c', '8', '-t', '50', '-f', "$dir/work.sql", $connstr ],
+	ok(run_log([ 'pgbench', '-n', '-M', $mode, '-c', '8', '-t', '400', '-f', "$dir/work.sql", $connstr ],
 			'>', \$out, '2>', \$err), "pgbench, protocol $mode")
 	  or diag $err;
 	unlike($err, qr/ERROR|FATAL|abort/, 'without an error');
 	my ($written, $different, $clients) = split /\|/, $node->safe_psql('postgres', q{
 		SELECT count(*), count(DISTINCT (lock, fence)), count(DISTINCT client) FROM written});
-	cmp_ok($written, '>', 50, 'there were fenced writes');
+	cmp_ok($written, '>', 50, 'there were fenced writes')
+	  and note("$written of 3200 tries");
 	is($different, $written, 'each under a fence of its own');
 	cmp_ok($clients, '>', 1, 'of several clients');
 }
