@@ -149,6 +149,7 @@ SET SESSION AUTHORIZATION regress_leaselock_one;
 SELECT state, depth, fence = :a_fence AS same_fence FROM leaselock.lease_acquire('reentrancy.who', 'w');
 RESET SESSION AUTHORIZATION;
 -- ok: two sessions with one identity are one owner; nothing is tied to a session
+DISCARD TEMP;
 \c
 SET ROLE regress_leaselock_one;
 SELECT state, depth, fence = :a_fence AS same_fence FROM leaselock.lease_get(:'a_ticket');
