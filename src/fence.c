@@ -46,7 +46,6 @@ typedef struct PendingFence
 	SubTransactionId settled_by;	/* Invalid: to be verified at commit */
 	Oid			role;			/* the last that was allowed to check it */
 	TimestampTz live_until;		/* no need to read the lease again before */
-	ItemPointerData tid;		/* where the lock's row was */
 } PendingFence;
 
 /* Why a fence may or may not write. */
@@ -135,7 +134,6 @@ remember_pending(const LockKey *key, int64 fence, const LeaseLock *lock)
 	}
 	pending->role = GetUserId();
 	pending->live_until = Max(lock->expires_at, lock->hold_expires_at);
-	pending->tid = lock->tid;
 }
 
 /* ----------------------------------------------------------------------
@@ -403,9 +401,7 @@ fences_verify(void)
 			report_stale_fence(&entries[i]->key.lock, entries[i]->key.fence,
 							   FENCE_UNKNOWN, 0);
 		wait_name_tag(NULL, &entries[i]->key.lock, NAME_VERIFY);
-		lock.key = entries[i]->key.lock;
-		lock.tid = entries[i]->tid;
-		store_reload_lock(&lock);
+		store_load_lock(&entries[i]->key.lock, &lock);
 		verify_fence(&lock, entries[i]->key.fence);
 	}
 }

@@ -83,11 +83,7 @@ same_ticket(const LeaseTicket *a, const LeaseTicket *b)
 void
 load_call(Call *call, const LockKey *key)
 {
-	if (call->lock.key.name != NULL &&
-		compare_lock_keys(&call->lock.key, key) == 0)
-		store_reload_lock(&call->lock);
-	else
-		store_load_lock(key, &call->lock);
+	store_load_lock(key, &call->lock);
 	call->now = clock_read(call->lock.changed_at);
 }
 

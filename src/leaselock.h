@@ -390,7 +390,6 @@ extern void store_set_time(Datum *values, bool *nulls, int column,
 
 /* in file store_lock.c */
 extern void store_load_lock(const LockKey *key, LeaseLock *lock);
-extern void store_reload_lock(LeaseLock *lock);
 extern void store_save_lock(LeaseLock *lock);
 extern List *store_list_locks(void);
 extern List *store_list_scope(const char *scope);

@@ -112,14 +112,6 @@ take_lock(HeapTuple tuple, TupleDesc desc, void *lock)
 	deform_lock(tuple, desc, (LeaseLock *) lock);
 }
 
-/* Loads a lock from the place where its row was; false if it is not there. */
-static bool
-load_from_place(const LockKey *key, ItemPointer tid, LeaseLock *lock)
-{
-	return store_read_row(REL_LOCKS, LOCKS_COLUMNS, tid, take_lock, lock) &&
-		compare_lock_keys(&lock->key, key) == 0;
-}
-
 /*
  * Where this session saw the rows of locks, each at the hash of its key.  Mostly
  * one session at a time works on a lock, and needs no index to find it again.
@@ -143,6 +135,7 @@ note_place(const LeaseLock *lock)
 	place->tid = lock->tid;
 }
 
+/* Loads a lock from there; false if its row is not there. */
 static bool
 load_from_noted_place(const LockKey *key, LeaseLock *lock)
 {
@@ -150,12 +143,13 @@ load_from_noted_place(const LockKey *key, LeaseLock *lock)
 	ItemPointerData tid = place->tid;
 
 	return place->hash == key->hash && ItemPointerIsValid(&tid) &&
-		load_from_place(key, &tid, lock);
+		store_read_row(REL_LOCKS, LOCKS_COLUMNS, &tid, take_lock, lock) &&
+		compare_lock_keys(&lock->key, key) == 0;
 }
 
 /*
  * Loads a lock's row into *lock; without one, *lock is a free lock that has
- * no row.
+ * no row.  The key must not be the one in *lock.
  */
 void
 store_load_lock(const LockKey *key, LeaseLock *lock)
@@ -187,17 +181,6 @@ store_load_lock(const LockKey *key, LeaseLock *lock)
 	lock->granted_at = NO_TIME;
 	lock->expires_at = NO_TIME;
 	lock->hold_expires_at = NO_TIME;
-}
-
-/* Loads a lock anew that this transaction has loaded before. */
-void
-store_reload_lock(LeaseLock *lock)
-{
-	LockKey		key = lock->key;
-	ItemPointerData tid = lock->tid;
-
-	if (!ItemPointerIsValid(&tid) || !load_from_place(&key, &tid, lock))
-		store_load_lock(&key, lock);
 }
 
 /* All locks in the order of (scope, name). */
