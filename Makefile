@@ -32,7 +32,9 @@ OBJS = \
 	src/arguments.o \
 	src/identity.o \
 	src/clock.o \
+	src/siphash.o \
 	src/locktag.o \
+	src/store_table.o \
 	src/store_scan.o \
 	src/store_write.o \
 	src/store_lock.o \
@@ -177,7 +179,7 @@ all install installcheck clean:
 	@echo "no PGXS for PG_CONFIG=$(PG_CONFIG): install the server's development files" >&2; exit 1
 endif
 
-$(OBJS) $(OBJS:.o=.bc): $(top)src/leaselock.h $(top)src/compat.h | objdir
+$(OBJS) $(OBJS:.o=.bc): $(top)src/leaselock.h $(top)src/compat.h $(top)src/siphash.h | objdir
 src/leaselock.o src/leaselock.bc: $(top)leaselock.control
 
 # The program, a front end that has nothing to do with the server's headers.

@@ -13,25 +13,40 @@ COMMENT ON SCHEMA leaselock IS 'lease locks with fencing';
 -- Storage.  Closed to everybody: the functions read and write these tables
 -- without the executor, and so without its privileges.  Nothing but the
 -- functions may write them, because their order is kept by heavyweight locks
--- that a plain statement does not take; and they must stay plain heap tables,
--- without triggers, further constraints, or indexes on a part or an
--- expression, for which the functions do not care.
+-- that a plain statement does not take.  The constraints bind what a restore
+-- brings in; the functions keep them by themselves.  The tables must stay plain
+-- heap tables.  Triggers on them do not fire, further indexes are kept up to
+-- date, and an index on an expression or with a predicate is refused.
 -- ----------------------------------------------------------------------
 
 -- Tells this installation from one that a dump was taken of.  It is not
 -- dumped, so that holders which arrive by a restore are recognised as not
 -- ours, while pg_upgrade and physical copies keep it.
+--   id      goes into the column "home" of other tables
+--   secret  the key of the hashes that the heavyweight locks show, so that
+--           nobody can aim at the lock of somebody else, or tell from
+--           pg_locks which names are in use
+-- Row security closes it to members of pg_read_all_data as well.
 CREATE TABLE leaselock.installation (
-	id uuid NOT NULL
+	id uuid NOT NULL,
+	secret bytea NOT NULL,
+	CONSTRAINT installation_secret CHECK (octet_length(secret) = 16)
 ) USING heap;
-INSERT INTO leaselock.installation VALUES (pg_catalog.gen_random_uuid());
+INSERT INTO leaselock.installation VALUES (
+	pg_catalog.gen_random_uuid(),
+	pg_catalog.substr(pg_catalog.sha256(
+		pg_catalog.uuid_send(pg_catalog.gen_random_uuid()) OPERATOR(pg_catalog.||)
+		pg_catalog.uuid_send(pg_catalog.gen_random_uuid())), 1, 16));
+ALTER TABLE leaselock.installation ENABLE ROW LEVEL SECURITY;
+ALTER TABLE leaselock.installation FORCE ROW LEVEL SECURITY;
 
 -- A row per lock.  Its only key is (scope, name), so that every change of a
 -- lock is a HOT update; half of each page is kept free for that.
 --   fence            the newest fence handed out
 --   passed           queue places up to this one have had their turn
 --   changed_at       the lock's time: no later operation reads an earlier one
---   home             installation.id at the last write
+--   home             at the last write: installation.id, and the database's oid,
+--                    so that a copy made by CREATE DATABASE is another home
 --   role, owner      the identity that holds the lock, NULL if nobody does
 --   granted_at, granted_xid  when, and by which transaction, it was granted
 --   tickets          tickets of the grant that have not been ended
@@ -51,7 +66,19 @@ CREATE TABLE leaselock.locks (
 	tickets integer NOT NULL,
 	expires_at timestamptz,
 	hold_expires_at timestamptz,
-	CONSTRAINT locks_pkey PRIMARY KEY (scope, name)
+	CONSTRAINT locks_pkey PRIMARY KEY (scope, name),
+	CONSTRAINT locks_scope CHECK (octet_length(scope) BETWEEN 1 AND 255 AND
+		scope !~ '[\x01-\x1f\x7f]|^ | $'),
+	CONSTRAINT locks_name CHECK (octet_length(name) BETWEEN 1 AND 255 AND
+		name !~ '[\x01-\x1f\x7f]|^ | $'),
+	CONSTRAINT locks_owner CHECK ((role IS NULL) = (owner IS NULL) AND
+		octet_length(owner) BETWEEN 1 AND 255 AND
+		owner !~ '[\x01-\x1f\x7f]|^ | $'),
+	CONSTRAINT locks_fence CHECK (fence BETWEEN 1 AND 4611686018427387904),
+	CONSTRAINT locks_counts CHECK (passed >= 0 AND tickets >= 0),
+	CONSTRAINT locks_times CHECK (isfinite(changed_at) AND
+		isfinite(granted_at) AND isfinite(expires_at) AND
+		isfinite(hold_expires_at))
 ) USING heap WITH (
 	fillfactor = 50,
 	autovacuum_vacuum_scale_factor = 0,
@@ -125,7 +152,9 @@ CREATE INDEX blockers_owner ON leaselock.blockers (owner, role);
 --            that is ahead of the clock, fences go on from there with the time
 CREATE TABLE leaselock.floor (
 	fence bigint NOT NULL,
-	reading bigint NOT NULL
+	reading bigint NOT NULL,
+	CONSTRAINT floor_fence CHECK (fence BETWEEN 1 AND 4611686018427387904),
+	CONSTRAINT floor_reading CHECK (reading BETWEEN -4611686018427387904 AND 4611686018427387904)
 ) USING heap;
 -- it has no key, and a publication FOR ALL TABLES would refuse to update it
 ALTER TABLE leaselock.floor REPLICA IDENTITY FULL;
@@ -136,13 +165,15 @@ ALTER TABLE leaselock.blockers REPLICA IDENTITY FULL;
 --   role       the role's name at that time; it counts where the row came in a
 --              dump, for oids are of no use there
 --   role_oid   the role, whatever it is called now; it counts otherwise
---   home       installation.id at the registration
+--   home       as in leaselock.locks, at the registration
 CREATE TABLE leaselock.scopes (
 	scope text COLLATE "C" NOT NULL,
 	role name NOT NULL,
 	role_oid oid NOT NULL,
 	home uuid NOT NULL,
-	CONSTRAINT scopes_pkey PRIMARY KEY (scope)
+	CONSTRAINT scopes_pkey PRIMARY KEY (scope),
+	CONSTRAINT scopes_scope CHECK (octet_length(scope) BETWEEN 1 AND 255 AND
+		scope !~ '[\x01-\x1f\x7f]|^ | $')
 ) USING heap;
 
 -- Dumps carry the registered scopes, the last fences and the floor, so that fences go on growing in

@@ -23,8 +23,6 @@
 #include "compat.h"
 #include "leaselock.h"
 
-#define MAX_TEXT_BYTES	255
-
 #define MAX_TIMEOUT_US	(INT64CONST(36500) * USECS_PER_DAY)
 
 /* How much of a refused value an error shows. */

@@ -82,9 +82,15 @@ int64
 next_fence(int64 last, const FenceFloor *floor)
 {
 	int64		reading = fence_reading();
+	int64		since = Max(reading - floor->reading, 0);
 
-	return Max(Max(last, reading),
-			   floor->fence + Max(reading - floor->reading, 0)) + 1;
+	if (since >= MAX_FENCE - floor->fence || Max(last, reading) >= MAX_FENCE)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("no greater fence is left"),
+				 errdetail("The last one, the floor or the clock has come to the greatest fence, " INT64_FORMAT ".",
+						   MAX_FENCE)));
+	return Max(Max(last, reading), floor->fence + since) + 1;
 }
 
 /*

@@ -11,8 +11,12 @@
 #ifndef LEASELOCK_COMPAT_H
 #define LEASELOCK_COMPAT_H
 
+#include "access/genam.h"
 #include "access/heapam.h"
+#include "access/htup_details.h"
 #include "access/tableam.h"
+#include "access/xact.h"
+#include "nodes/execnodes.h"
 #include "storage/bufmgr.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
@@ -54,16 +58,84 @@ BeginTidRangeScanCompat(Relation rel, Snapshot snapshot, ItemPointer first,
 #endif
 }
 
-/* 16 added the last argument, which is the same as HeapTupleIsHeapOnly here. */
-static inline void
+/* What the indexes of a table need to be told of a row that was written. */
+typedef enum RowIndexes
+{
+	ROW_IS_NEW,					/* all: there is a row more */
+	ROW_IS_MOVED,				/* all: there is a version more */
+	ROW_IS_SUMMARIZED,			/* only those that summarize pages */
+	ROW_IS_HOT					/* none */
+} RowIndexes;
+
+/* 16 added the last argument, and indexes that a HOT update has to tell. */
+static inline RowIndexes
 HeapUpdateCompat(Relation rel, ItemPointer tid, HeapTuple tuple)
 {
 #if PG_VERSION_NUM >= 160000
 	TU_UpdateIndexes indexes;
 
 	simple_heap_update(rel, tid, tuple, &indexes);
+	if (indexes == TU_Summarizing)
+		return ROW_IS_SUMMARIZED;
 #else
 	simple_heap_update(rel, tid, tuple);
+#endif
+	return HeapTupleIsHeapOnly(tuple) ? ROW_IS_HOT : ROW_IS_MOVED;
+}
+
+/* The same. */
+static inline bool
+IndexIsSummarizingCompat(const IndexInfo *info)
+{
+#if PG_VERSION_NUM >= 160000
+	return info->ii_Summarizing;
+#else
+	(void) info;
+	return false;
+#endif
+}
+
+/* 17 added a call that ends what inserts have begun. */
+static inline void
+IndexInsertCleanupCompat(Relation index, IndexInfo *info)
+{
+#if PG_VERSION_NUM >= 170000
+	index_insert_cleanup(index, info);
+#else
+	(void) index;
+	(void) info;
+#endif
+}
+
+/* Deletes a row unless that has to wait for somebody.  19 has one flag less. */
+static inline bool
+TryHeapDeleteCompat(Relation rel, ItemPointer tid)
+{
+	TM_FailureData failure;
+	CommandId	cid = GetCurrentCommandId(true);
+
+#if PG_VERSION_NUM >= 190000
+	return heap_delete(rel, tid, cid, 0, InvalidSnapshot, false, &failure) ==
+		TM_Ok;
+#else
+	return heap_delete(rel, tid, cid, InvalidSnapshot, false, &failure,
+					   false) == TM_Ok;
+#endif
+}
+
+/*
+ * Tries for a lock that somebody else may have; a full lock table is no error,
+ * either.  18 added the last argument.
+ */
+static inline bool
+TryLockQuietlyCompat(const LOCKTAG *tag, LOCKMODE mode)
+{
+#if PG_VERSION_NUM >= 180000
+	return LockAcquireExtended(tag, mode, false, true, false, NULL, false) !=
+		LOCKACQUIRE_NOT_AVAIL;
+#else
+	return LockAcquireExtended(tag, mode, false, true, false, NULL) !=
+		LOCKACQUIRE_NOT_AVAIL;
 #endif
 }
 

@@ -202,7 +202,7 @@ check_fence(const LockKey *key, int64 fence, bool allow_lapsed,
 		(allow_lapsed || clock_read(NO_TIME) < pending->live_until))
 		return FENCE_CURRENT;
 
-	store_keep_locks(false);
+	store_begin_call(false);
 	store_load_lock(key, lock);
 	require_fence_access(lock);
 	now = clock_read(lock->changed_at);
@@ -367,6 +367,13 @@ compare_entry_locks(const void *a, const void *b)
 	return result != 0 ? result : compare_entries(a, b);
 }
 
+/* Whether the commit may have to wait, to verify a fence. */
+bool
+fences_are_pending(void)
+{
+	return pending_fences != NULL;
+}
+
 /*
  * Verifies all pending fences before a commit, in the order of the locks'
  * keys.  The tags are kept until the transaction has ended for everybody else.
@@ -392,12 +399,13 @@ fences_verify(void)
 	}
 	qsort(entries, count, sizeof(PendingFence *), compare_entry_locks);
 
+	store_begin_call(false);
 	for (int i = 0; i < count; i++)
 	{
 		LeaseLock	lock;
 
 		/* dropping the extension ends every grant */
-		if (!store_exists())
+		if (!store_is_installed())
 			report_stale_fence(&entries[i]->key.lock, entries[i]->key.fence,
 							   FENCE_UNKNOWN, 0);
 		wait_name_tag(NULL, &entries[i]->key.lock, NAME_VERIFY);

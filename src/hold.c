@@ -53,7 +53,7 @@ hold_try(const LeaseRequest *request)
 		seen = call.lock;
 		if (has_live_hold(&call, who))
 			return call.lock.fence;
-		mode = grant_mode(&call, who, true);
+		mode = grant_mode(&call, who);
 		if (mode == NoLock)
 			return 0;
 		if ((mode == NAME_CHANGE &&
@@ -66,11 +66,11 @@ hold_try(const LeaseRequest *request)
 
 		load_call(&call, &request->key);
 		if (!has_live_hold(&call, who) &&
-			mode_is_same(&call, &seen, who, true, mode))
+			mode_is_same(&call, &seen, who, mode))
 		{
-			require_scope(request->key.scope);
 			if (mode == NAME_CHANGE)
 			{
+				require_scope(request->key.scope);
 				begin_grant(&call, who);
 				pass_dead_waiters(&call);
 			}

@@ -138,7 +138,7 @@ require_writable(const char *function)
 	PreventCommandDuringRecovery(function);
 	PreventCommandIfReadOnly(function);
 	PreventCommandIfParallelMode(function);
-	store_keep_locks(true);
+	store_begin_call(true);
 }
 
 /*

@@ -165,7 +165,6 @@ answer_known_request(Call *call, const LeaseRequest *request,
 	if (request->request_id == NULL ||
 		!store_load_request(&request->key, request->request_id, &ticket))
 		return false;
-	require_scope(request->key.scope);
 	if (!same_identity(&ticket.who, &request->who))
 		ereport(ERROR,
 				(errcode(ERRCODE_FOREIGN_REQUEST),
@@ -206,7 +205,7 @@ try_acquire(Call *call, const LeaseRequest *request, LeaseAnswer *answer)
 
 	load_call(call, &request->key);
 	seen = call->lock;
-	mode = grant_mode(call, &request->who, false);
+	mode = grant_mode(call, &request->who);
 	answer_contended(call, request, answer);
 	if (mode == NoLock)
 		return TAKEN;
@@ -221,12 +220,13 @@ try_acquire(Call *call, const LeaseRequest *request, LeaseAnswer *answer)
 	if (answer_known_request(call, request, answer))
 		return ANSWERED;
 	load_call(call, &request->key);
-	if (!mode_is_same(call, &seen, &request->who, false, mode))
+	if (!mode_is_same(call, &seen, &request->who, mode))
 		return CHANGED;
-	require_scope(request->key.scope);
 
 	if (mode == NAME_CHANGE)
 	{
+		/* under the scope tag it cannot be registered any more */
+		require_scope(request->key.scope);
 		begin_grant(call, &request->who);
 		pass_dead_waiters(call);
 	}
@@ -305,14 +305,14 @@ lease_acquire(const LeaseRequest *request, LeaseAnswer *answer)
 	TimestampTz until = clock_read(NO_TIME) + request->wait_us;
 	Outcome		outcome;
 
+	/* before any tag: who may not use the scope delays nobody in it */
+	require_scope(request->key.scope);
 	for (int tries = 0;; tries++)
 	{
 		outcome = try_acquire(&call, request, answer);
 		if (outcome == ANSWERED)
 			return;
 		give_back_tags(&call.tags);
-		if (tries == 0)
-			require_scope(request->key.scope);
 		if (outcome == CHANGED && tries == 0)
 			continue;
 		if (request->wait_us == 0)

@@ -20,6 +20,7 @@
 #include "access/sdir.h"
 #include "access/skey.h"
 #include "access/transam.h"
+#include "access/tupdesc.h"
 #include "access/xact.h"
 #include "datatype/timestamp.h"
 #include "fmgr.h"
@@ -31,7 +32,11 @@
 #include "utils/snapshot.h"
 #include "utils/uuid.h"
 
+#define LEASELOCK_EXTENSION	"leaselock"
 #define LEASELOCK_SCHEMA	"leaselock"
+
+/* The longest scope, name or owner. */
+#define MAX_TEXT_BYTES		255
 
 /*
  * Own SQLSTATEs.  The class begins with a letter that the SQL standard leaves
@@ -114,6 +119,16 @@ typedef struct LeaseTicket
 	TimestampTz ended_at;		/* NO_TIME: not ended */
 } LeaseTicket;
 
+/* No fence is beyond this, as the constraints of the tables say as well. */
+#define MAX_FENCE	(INT64CONST(1) << 62)
+
+/* Which installation of the extension this is, see the install script. */
+typedef struct Installation
+{
+	pg_uuid_t	home;			/* its id, and the oid of this database */
+	unsigned char secret[16];	/* the key of hashes that others can see */
+} Installation;
+
 /* No fence is given at or below a floor, see the install script. */
 typedef struct FenceFloor
 {
@@ -171,10 +186,6 @@ typedef struct LeaseAnswer
 	TimestampTz now;			/* the reading that all of it was judged by */
 } LeaseAnswer;
 
-/*
- * The heavyweight locks that one call has taken, so that a call that wrote
- * nothing can give back what it took itself.
- */
 typedef struct TicketScan TicketScan;
 
 typedef enum LockTagClass
@@ -184,14 +195,18 @@ typedef enum LockTagClass
 	TAG_TICKET,
 	TAG_LIVENESS,
 	TAG_SCOPE,
-	TAG_FLOOR,
-	TAG_PRUNE
+	TAG_FLOOR
 } LockTagClass;
 
 #define MAX_CALL_TAGS	5
 
+/*
+ * The heavyweight locks that one call has taken, so that a call that wrote
+ * nothing can give back what it took itself.
+ */
 typedef struct TagSet
 {
+	bool		quiet;			/* a full lock table is no error */
 	int			count;
 	LOCKTAG		tags[MAX_CALL_TAGS];
 	LOCKMODE	modes[MAX_CALL_TAGS];
@@ -203,6 +218,7 @@ typedef struct Call
 	TagSet		tags;
 	LeaseLock	lock;
 	TimestampTz now;
+	bool		heads_queue;	/* the caller's identity is its first */
 	int			dead_count;		/* dead waiters met at the head of the queue */
 	int64		dead_place;		/* the last of them */
 } Call;
@@ -302,9 +318,8 @@ extern void wait_for_ticket_tag(const LockKey *key,
 								TimestampTz until, bool first);
 extern bool try_scope_tag(TagSet *set, const char *scope);
 extern void wait_scope_tag(const char *scope);
-extern bool try_floor_tag(void);
+extern bool try_floor_tag(TagSet *set);
 extern void wait_floor_tag(void);
-extern bool try_prune_tag(void);
 extern void keep_tags(TagSet *set);
 extern void give_back_tags(TagSet *set);
 
@@ -349,40 +364,46 @@ typedef struct TableScan
 #define SET_NULLABLE(column, value, valid) \
 	store_set_value(values, nulls, column, value, !(valid))
 
-/* in file store_scan.c */
+/* in file store_table.c */
 extern void store_watch_relations(void);
-extern bool store_exists(void);
-extern void store_keep_locks(bool keep);
-extern void store_lock_tables(void);
-extern Relation store_open_table(StoreRelation table, int columns,
-								 LOCKMODE mode);
+extern bool store_is_installed(void);
+extern void store_check_result(const char *function, TupleDesc desc,
+							   const Oid *types, int columns);
+extern void store_begin_call(bool may_write);
+extern Relation store_open_table(StoreRelation table);
+extern void store_close_table(Relation rel);
 extern bool store_is_empty(StoreRelation table);
+extern void store_lock_tables(void);
+extern Relation store_open_index(StoreRelation which, Relation rel);
+extern void store_close_index(Relation index);
+extern const Installation *store_load_installation(void);
+extern void store_report_row(StoreRelation table, const char *problem);
+
+/* in file store_scan.c */
 extern void store_set_key(ScanKey key, AttrNumber column, RegProcedure equal,
 						  Datum value);
 extern int	store_set_behind(ScanKey keys, const LockKey *key,
 							 const pg_uuid_t *request_id, int equal);
-extern TableScan *store_open_scan(StoreRelation table, int columns,
-								  StoreRelation index, ScanKey keys,
-								  int nkeys);
+extern TableScan *store_open_scan(StoreRelation table, StoreRelation index,
+								  ScanKey keys, int nkeys);
 extern HeapTuple store_next_row(TableScan *scan, ScanDirection direction);
 extern HeapTuple store_only_row(TableScan *scan);
 extern void store_close_scan(TableScan *scan);
-extern bool store_read_row(StoreRelation table, int columns, ItemPointer tid,
+extern bool store_read_row(StoreRelation table, ItemPointer tid,
 						   void (*take) (HeapTuple tuple, TupleDesc desc,
 										 void *row),
 						   void *row);
-extern List *store_sample_rows(StoreRelation table, int columns,
-							   TimestampTz before, int *seen,
+extern List *store_sample_rows(StoreRelation table, TimestampTz before,
+							   int *seen,
 							   void *(*take) (HeapTuple tuple, TupleDesc desc,
 											  TimestampTz before));
-extern pg_uuid_t store_load_home(void);
 extern TimestampTz store_time_or_none(Datum value, bool isnull);
 
 /* in file store_write.c */
-extern void store_write_row(StoreRelation table, int columns, Datum *values,
-							bool *nulls, ItemPointer tid);
-extern void store_delete_row(StoreRelation table, int columns,
-							 ItemPointer tid);
+extern void store_write_row(StoreRelation table, Datum *values, bool *nulls,
+							ItemPointer tid);
+extern void store_delete_row(StoreRelation table, ItemPointer tid);
+extern bool store_try_delete_row(StoreRelation table, ItemPointer tid);
 extern void store_set_value(Datum *values, bool *nulls, int column,
 							Datum value, bool isnull);
 extern void store_set_time(Datum *values, bool *nulls, int column,
@@ -415,6 +436,7 @@ extern List *store_list_tickets(void);
 extern List *store_next_tickets(const LeaseTicket *after, int count);
 extern List *store_sample_tickets(TimestampTz before, int *seen);
 extern void store_delete_ticket(LeaseTicket *ticket);
+extern bool store_try_delete_ticket(LeaseTicket *ticket);
 extern List *store_list_scope_waits(const char *scope);
 
 /* in file store_misc.c */
@@ -481,9 +503,9 @@ extern int	queue_position(const LeaseLock *lock, const LeaseTicket *own,
 						   TimestampTz now);
 extern int	queue_length(const LeaseLock *lock, TimestampTz now, int enough,
 						 int max_rows);
-extern LOCKMODE grant_mode(Call *call, const Identity *who, bool for_hold);
+extern LOCKMODE grant_mode(Call *call, const Identity *who);
 extern bool mode_is_same(Call *call, LeaseLock *seen, const Identity *who,
-						 bool for_hold, LOCKMODE mode);
+						 LOCKMODE mode);
 extern void pass_dead_waiters(Call *call);
 extern LeaseState look_at_ticket(Call *call, LeaseTicket *ticket, int flags);
 extern LeaseState cancel_wait(Call *call, LeaseTicket *ticket);
@@ -505,7 +527,7 @@ extern int64 fence_bump(void);
 /* in file prune.c */
 extern void note_row_added(void);
 extern int64 lease_prune(int64 older_us, int64 max_rows);
-extern void tidy_before_commit(void);
+extern void tidy_before_commit(bool will_wait);
 
 /* in file wait.c */
 extern void wake_at_commit(const LeaseTicket *ticket);
@@ -525,6 +547,7 @@ extern bool fence_check(const LockKey *key, int64 fence, bool allow_lapsed);
 extern void fence_assert(const LockKey *key, int64 fence, bool allow_lapsed);
 extern void fence_require_check(const LockKey *key);
 extern void fence_settle(const LeaseLock *lock);
+extern bool fences_are_pending(void);
 extern void fences_verify(void);
 extern void forget_checked_leases(const LockKey *key);
 extern void fences_commit_sub(SubTransactionId sub, SubTransactionId parent);

@@ -5,7 +5,9 @@
  *
  * They are advisory lock tags of classes of our own, which no SQL function
  * can take or release.  Their hashes only serialise: two locks with one hash
- * wait for each other and are otherwise unrelated.
+ * wait for each other and are otherwise unrelated.  The hashes are keyed with
+ * a secret of the installation, so that nobody can find a name that shares
+ * the tags of somebody else's, nor tell from pg_locks which name is in use.
  *
  *	name	 (scope, name).  NAME_CHANGE to begin or end a grant, NAME_KEEP to
  *			 write a lock whose grant stays, NAME_VERIFY to commit under it.
@@ -16,14 +18,13 @@
  *	scope	 (scope).  RowShareLock by a grant to a newcomer, ExclusiveLock to
  *			 register the scope, so that no grant slips past that.
  *	floor	 ExclusiveLock, by whoever raises the floor of fences.
- *	prune	 ExclusiveLock, by whoever removes rows.
  *
  * Who holds a name tag only tries for queue and ticket tags; who holds a
  * ticket tag only tries for a queue tag and for other ticket tags of that
  * lock; a name tag may be waited for at any time.  This holds whether the tag
- * was taken in this call or in an earlier one of the transaction.  Only releases, renewals and commits wait in line for a name tag:
- * a grant that stood in line would hold up the renewals and fenced commits
- * behind it.
+ * was taken in this call or in an earlier one of the transaction.  A grant
+ * never waits in line for a name tag in NAME_CHANGE, where it would hold up
+ * the renewals and fenced commits behind it; a release and a break do.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -32,7 +33,6 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "common/hashfn.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
@@ -44,6 +44,7 @@
 
 #include "compat.h"
 #include "leaselock.h"
+#include "siphash.h"
 
 /* How long most transactions keep a tag at the longest. */
 #define BRIEF_SLEEP_MS	10
@@ -57,18 +58,48 @@ typedef struct TicketTag
 
 static List *ticket_tags = NIL;
 
-/* The hash covers the lengths, so that ("ab","c") and ("a","bc") differ. */
+/* What is hashed, so that tags of different kinds have nothing in common. */
+typedef enum HashedKind
+{
+	HASHED_LOCK = 'L',
+	HASHED_TICKET = 'T',
+	HASHED_SCOPE = 'S'
+} HashedKind;
+
+#define MAX_HASHED	(2 + 2 * MAX_TEXT_BYTES)
+
+static uint64
+hash_with_secret(const unsigned char *data, size_t len)
+{
+	return siphash(store_load_installation()->secret, data, len);
+}
+
+/* Appends a text; what is longer than any name may be has no lock. */
+static size_t
+append_text(unsigned char *data, size_t len, const char *text)
+{
+	size_t		text_len = strlen(text);
+
+	if (text_len > MAX_TEXT_BYTES)
+		text_len = MAX_TEXT_BYTES;
+	memcpy(data + len, text, text_len);
+	return len + text_len;
+}
+
+/*
+ * The key of a lock.  The hash covers the length of the scope, so that
+ * ("ab", "c") and ("a", "bc") differ.
+ */
 LockKey
 make_lock_key(const char *scope, const char *name)
 {
 	LockKey		key = {scope, name, 0};
-	uint32		scope_len = strlen(scope);
-	uint32		name_len = strlen(name);
+	unsigned char data[MAX_HASHED] = {HASHED_LOCK};
+	size_t		len = append_text(data, 2, scope);
 
-	key.hash = hash_bytes_extended((const unsigned char *) scope, scope_len,
-								   scope_len);
-	key.hash = hash_bytes_extended((const unsigned char *) name, name_len,
-								   key.hash);
+	data[1] = (unsigned char) (len - 2);
+	len = append_text(data, len, name);
+	key.hash = hash_with_secret(data, len);
 	return key;
 }
 
@@ -122,12 +153,17 @@ remember_tag(TagSet *set, const LOCKTAG *tag, LOCKMODE mode)
 static bool
 try_tag(TagSet *set, const LOCKTAG *tag, LOCKMODE mode)
 {
+	bool		taken;
+
 	if (tag_is_held(tag, mode))
 		return true;
-	if (LockAcquire(tag, mode, false, true) == LOCKACQUIRE_NOT_AVAIL)
-		return false;
-	remember_tag(set, tag, mode);
-	return true;
+	if (set != NULL && set->quiet)
+		taken = TryLockQuietlyCompat(tag, mode);
+	else
+		taken = LockAcquire(tag, mode, false, true) != LOCKACQUIRE_NOT_AVAIL;
+	if (taken)
+		remember_tag(set, tag, mode);
+	return taken;
 }
 
 /* Error context of a wait; also says what to do about a lock_timeout. */
@@ -226,8 +262,11 @@ static void
 set_ticket_tag(LOCKTAG *tag, LockTagClass class, const LockKey *key,
 			   const pg_uuid_t *request_id)
 {
-	set_tag(tag, class,
-			hash_bytes_extended(request_id->data, UUID_LEN, key->hash));
+	unsigned char data[1 + sizeof(key->hash) + UUID_LEN] = {HASHED_TICKET};
+
+	memcpy(data + 1, &key->hash, sizeof(key->hash));
+	memcpy(data + 1 + sizeof(key->hash), request_id->data, UUID_LEN);
+	set_tag(tag, class, hash_with_secret(data, sizeof(data)));
 }
 
 /*
@@ -484,9 +523,10 @@ wait_for_ticket_tag(const LockKey *key, const pg_uuid_t *request_id,
 static void
 set_scope_tag(LOCKTAG *tag, const char *scope)
 {
+	unsigned char data[MAX_HASHED] = {HASHED_SCOPE};
+
 	set_tag(tag, TAG_SCOPE,
-			hash_bytes_extended((const unsigned char *) scope, strlen(scope),
-								0));
+			hash_with_secret(data, append_text(data, 1, scope)));
 }
 
 /* Tries for the right to make grants in a scope. */
@@ -511,24 +551,14 @@ wait_scope_tag(const char *scope)
 		wait_tag(&tag, ExclusiveLock, &key);
 }
 
-/* Tries for the right to raise the floor, until the transaction ends. */
+/* Tries for the right to raise the floor. */
 bool
-try_floor_tag(void)
+try_floor_tag(TagSet *set)
 {
 	LOCKTAG		tag;
 
 	set_tag(&tag, TAG_FLOOR, 0);
-	return try_tag(NULL, &tag, ExclusiveLock);
-}
-
-/* Tries for the right to remove rows, until the transaction ends. */
-bool
-try_prune_tag(void)
-{
-	LOCKTAG		tag;
-
-	set_tag(&tag, TAG_PRUNE, 0);
-	return try_tag(NULL, &tag, ExclusiveLock);
+	return try_tag(set, &tag, ExclusiveLock);
 }
 
 /* Waits for the right to raise the floor, until the transaction ends. */

@@ -6,14 +6,17 @@
  * A transaction that has added rows looks, just before it commits, at random
  * pages of each table and removes what is over for long enough.  So the tables
  * stay within a multiple of what is live or retained, without a background
- * process; and no transaction that stays open keeps a tag of a lock that it
- * has nothing to do with.  lease_prune does the same to all of them at once.
+ * process.  lease_prune does the same to all of them at once.
  *
- * One transaction at a time removes rows (prune tag).  A ticket that has been
- * ended by what is stored, or whose grant is not the lock's any more, is
- * written by nobody else.  For a dead waiter its ticket tag is needed, for a
- * lapsed ticket of the newest grant the name tag, for a lock the name and the
- * queue tag; all are only tried for.
+ * A ticket that has been ended by what is stored, or whose grant is not the
+ * lock's any more, is written by nobody else; to remove it no tag is needed.
+ * For a dead waiter its ticket tag is needed, for a lapsed ticket of the newest
+ * grant the name tag, for a lock the name and the queue tag, and the floor tag
+ * if its fence is above the floor; all are only tried for.
+ *
+ * What others may need is not kept while a transaction waits for anything.
+ * Before a commit that is going to wait, for a lock to verify a fence or for a
+ * standby, only that is removed which needs no tag; the rest stays due.
  *
  * A lock's row carries its last fence, so it may go once the floor of fences
  * is at or above that.
@@ -61,10 +64,15 @@ typedef struct Prune
 	int64		removed;
 	int64		max_removed;
 	int			tags;			/* name, queue and ticket tags taken */
+	bool		without_tags;	/* remove only what needs none */
+	bool		quiet;			/* a full lock table is no error */
 } Prune;
 
-/* Rows that this session has added since it last looked for some to remove. */
+/* Rows that this session has added since its last commit. */
 static int	rows_added = 0;
+
+/* Pages that it still has to look at for those that it added before. */
+static int	pages_due = 0;
 
 /* Notes that a row was added to the tables. */
 void
@@ -78,6 +86,17 @@ is_full(const Prune *prune)
 {
 	return prune->removed >= prune->max_removed ||
 		prune->tags >= MAX_PRUNE_TAGS;
+}
+
+/* What a row to be removed needs; the lock is known by its key only. */
+static Call
+begin_removal(const Prune *prune, const LockKey *key)
+{
+	Call		call = {0};
+
+	call.tags.quiet = prune->quiet;
+	call.lock.key = *key;
+	return call;
 }
 
 /* Keeps the tags of a row that was removed, else gives them back. */
@@ -121,18 +140,18 @@ prune_held_ticket(Prune *prune, Call *call, LeaseTicket *ticket)
 	store_load_lock(&ticket->key, &call->lock);
 	if (is_of_newest_grant(ticket, &call->lock))
 	{
-		if (!try_name_tag(&call->tags, &ticket->key, NAME_CHANGE))
+		if (prune->without_tags ||
+			!try_name_tag(&call->tags, &ticket->key, NAME_CHANGE))
 			return false;
 		load_call(call, &ticket->key);
 	}
 	if (!store_load_request(&ticket->key, &ticket->request_id, ticket) ||
 		ticket->state != LEASE_HELD || ticket->expires_at >= prune->before)
 		return false;
-	if (is_of_newest_grant(ticket, &call->lock))
-	{
-		call->lock.tickets--;
-		store_save_lock(&call->lock);
-	}
+	if (!is_of_newest_grant(ticket, &call->lock))
+		return store_try_delete_ticket(ticket);
+	call->lock.tickets--;
+	store_save_lock(&call->lock);
 	store_delete_ticket(ticket);
 	return true;
 }
@@ -141,7 +160,7 @@ prune_held_ticket(Prune *prune, Call *call, LeaseTicket *ticket)
 static bool
 prune_waiting_ticket(Prune *prune, Call *call, LeaseTicket *ticket)
 {
-	if (ticket->wait_until >= prune->before ||
+	if (ticket->wait_until >= prune->before || prune->without_tags ||
 		!try_ticket_tag(&call->tags, &ticket->key, &ticket->request_id) ||
 		!store_load_request(&ticket->key, &ticket->request_id, ticket) ||
 		ticket->state != LEASE_WAITING || ticket->wait_until >= prune->before)
@@ -153,19 +172,15 @@ prune_waiting_ticket(Prune *prune, Call *call, LeaseTicket *ticket)
 static void
 prune_ticket(Prune *prune, LeaseTicket *ticket)
 {
-	Call		call = {0};
+	Call		call = begin_removal(prune, &ticket->key);
 	bool		removed = false;
 
-	call.lock.key = ticket->key;
 	if (ticket->state == LEASE_HELD)
 		removed = prune_held_ticket(prune, &call, ticket);
 	else if (ticket->state == LEASE_WAITING)
 		removed = prune_waiting_ticket(prune, &call, ticket);
 	else if (ticket->ended_at < prune->before)
-	{
-		store_delete_ticket(ticket);
-		removed = true;
-	}
+		removed = store_try_delete_ticket(ticket);
 	settle_tags(prune, &call, removed);
 }
 
@@ -196,15 +211,16 @@ has_queue(const LeaseLock *lock)
 
 /* Puts the floor at or above a fence; false if somebody else is at it. */
 static bool
-cover_fence(int64 fence)
+cover_fence(Call *call, int64 fence)
 {
 	FenceFloor	floor = store_load_floor();
 	FenceFloor	cover = {fence, fence_reading()};
 
 	if (fence <= floor.fence)
 		return true;
-	if (!try_floor_tag())
+	if (!try_floor_tag(&call->tags))
 		return false;
+	floor = store_load_floor();
 	raise_floor(&floor, cover);
 	store_save_floor(&floor);
 	return true;
@@ -213,19 +229,18 @@ cover_fence(int64 fence)
 static void
 prune_lock(Prune *prune, LeaseLock *lock)
 {
-	Call		call = {0};
+	Call		call = begin_removal(prune, &lock->key);
 	bool		removed = false;
 
-	if (!is_idle(lock, prune->before))
+	if (!is_idle(lock, prune->before) || prune->without_tags)
 		return;
-	call.lock.key = lock->key;
 	if (try_name_tag(&call.tags, &lock->key, NAME_CHANGE) &&
 		try_queue_tag(&call.tags, &lock->key))
 	{
 		load_call(&call, &lock->key);
 		if (ItemPointerIsValid(&call.lock.tid) &&
 			is_idle(&call.lock, prune->before) && !has_queue(&call.lock) &&
-			cover_fence(call.lock.fence))
+			cover_fence(&call, call.lock.fence))
 		{
 			store_delete_lock(&call.lock);
 			removed = true;
@@ -285,12 +300,11 @@ prune_blockers(Prune *prune)
 	foreach(cell, store_list_blockers(BATCH))
 	{
 		Blocker    *blocker = (Blocker *) lfirst(cell);
-		Call		call = {0};
+		Call		call = begin_removal(prune, &blocker->key);
 		bool		removed = false;
 
 		if (is_full(prune))
 			return;
-		call.lock.key = blocker->key;
 		if (try_name_tag(&call.tags, &blocker->key, NAME_CHANGE))
 		{
 			load_call(&call, &blocker->key);
@@ -304,8 +318,7 @@ prune_blockers(Prune *prune)
 
 /*
  * Removes what was over "older_us" ago, tickets not before their retention has
- * passed; at most max_rows rows.  Returns how many.  None if another session
- * is at it.
+ * passed; at most max_rows rows.  Returns how many.
  */
 int64
 lease_prune(int64 older_us, int64 max_rows)
@@ -314,8 +327,6 @@ lease_prune(int64 older_us, int64 max_rows)
 	int64		retained_us = leaselock_ticket_retention * USECS_PER_SEC;
 	Prune		prune = {0};
 
-	if (!try_prune_tag())
-		return 0;
 	prune.max_removed = max_rows;
 	prune.before = now - Max(older_us, retained_us);
 	prune_tickets(&prune);
@@ -331,19 +342,21 @@ lease_prune(int64 older_us, int64 max_rows)
  */
 
 /*
- * How many pages are due for the rows that were added.  What is left of a page
- * is a matter of chance, so that a session that adds but one row does its
- * share, too.
+ * Counts the pages that are due for the rows that were added.  What is left of
+ * a page is a matter of chance, so that a session that adds but one row does
+ * its share, too; each row has its chance once.
  */
-static int
+static void
 count_due_pages(void)
 {
-	int			pages = rows_added / tidy_interval;
+	int			rest = rows_added % tidy_interval;
 
-	if (pg_prng_uint64_range(&pg_global_prng_state, 1, tidy_interval) <=
-		(uint64) (rows_added % tidy_interval))
-		pages++;
-	return Min(pages, MAX_TIDY_PAGES);
+	pages_due += rows_added / tidy_interval;
+	if (rest > 0 &&
+		pg_prng_uint64_range(&pg_global_prng_state, 1, tidy_interval) <=
+		(uint64) rest)
+		pages_due++;
+	rows_added = 0;
 }
 
 /* Notes whether a look was in vain, and what it cost was, too. */
@@ -359,34 +372,50 @@ adapt_interval(bool in_vain)
 		tidy_interval = Min(tidy_interval * 2, MAX_TIDY_INTERVAL);
 }
 
-/*
- * Looks at random pages of each table, if the session has added rows.  If
- * another session is at it, they stay due.  To be called just before a commit,
- * so that what it takes is free at once.
- */
-void
-tidy_before_commit(void)
+/* Looks at a random page of each table. */
+static void
+tidy_page(Prune *prune)
 {
-	Prune		prune = {0};
-	int			pages = count_due_pages();
+	int64		removed = prune->removed;
+	int			seen = 0;
 	ListCell   *cell;
 
-	if (pages == 0 || !try_prune_tag())
+	foreach(cell, store_sample_tickets(prune->before, &seen))
+		prune_ticket(prune, (LeaseTicket *) lfirst(cell));
+	if (!prune->without_tags)
+	{
+		foreach(cell, store_sample_locks(prune->before, &seen))
+			prune_lock(prune, (LeaseLock *) lfirst(cell));
+	}
+	adapt_interval(prune->removed == removed && seen >= FULL_PAGE_ROWS);
+}
+
+/*
+ * Looks at random pages of each table, if the session has added rows.  To be
+ * called just before a commit; will_wait tells that the commit may take its
+ * time.
+ */
+void
+tidy_before_commit(bool will_wait)
+{
+	Prune		prune = {0};
+	int			pages;
+
+	count_due_pages();
+	pages = Min(pages_due, MAX_TIDY_PAGES);
+	/* the transaction may have dropped the extension */
+	if (pages == 0 || !store_is_installed())
 		return;
-	rows_added = Max(rows_added - pages * tidy_interval, 0);
+	store_begin_call(true);
+	pages_due -= pages;
 	prune.before = clock_read(NO_TIME) -
 		leaselock_ticket_retention * USECS_PER_SEC;
 	prune.max_removed = PG_INT64_MAX;
+	prune.without_tags = will_wait;
+	prune.quiet = true;
 	while (pages-- > 0)
-	{
-		int			seen = 0;
-
-		foreach(cell, store_sample_tickets(prune.before, &seen))
-			prune_ticket(&prune, (LeaseTicket *) lfirst(cell));
-		foreach(cell, store_sample_locks(prune.before, &seen))
-			prune_lock(&prune, (LeaseLock *) lfirst(cell));
-		adapt_interval(prune.removed == 0 && seen >= FULL_PAGE_ROWS);
-	}
-	if (pg_prng_uint64_range(&pg_global_prng_state, 1, BATCH) == 1)
+		tidy_page(&prune);
+	if (!will_wait &&
+		pg_prng_uint64_range(&pg_global_prng_state, 1, BATCH) == 1)
 		prune_blockers(&prune);
 }

@@ -54,20 +54,18 @@ clock_state(const LeaseTicket *ticket, const LeaseLock *lock, TimestampTz now)
 
 /*
  * The state of a ticket that waits by what is stored: it waits, or its time
- * ran out, or it fell silent, or its turn went by, or its role may not use the
- * scope any more.  Those of the identity that
- * holds the lock share the turn of the one that got it.
+ * ran out, or its role may not use the scope any more, or it fell silent, or
+ * its turn went by.  The tickets of the identity that holds the lock share the
+ * turn of the one that got it.
  */
 LeaseState
 waiter_state(const LeaseTicket *ticket, const LeaseLock *lock,
 			 TimestampTz now)
 {
-	LeaseState	state = clock_state(ticket, lock, now);
-
-	if (state == LEASE_WAITING &&
+	if (ticket->wait_until > now &&
 		!may_use_scope(ticket->key.scope, ticket->who.role))
-		state = LEASE_CANCELLED;
-	return state;
+		return LEASE_CANCELLED;
+	return clock_state(ticket, lock, now);
 }
 
 /* Whether a ticket of the queue is a live waiter. */
@@ -248,18 +246,21 @@ queue_length(const LeaseLock *lock, TimestampTz now, int enough, int max_rows)
 /*
  * The mode of the name tag that a grant to a newcomer needs: NAME_CHANGE if the
  * lock can be had, NAME_KEEP if the identity has it, NoLock if another has it
- * or waits for it.  For a ticket the identity's own wait counts as well, for a
- * named hold it does not.
+ * or waits for it.  Where the identity itself is the first of the queue it
+ * overtakes nobody; its waiting ticket then shares the grant.
  */
 LOCKMODE
-grant_mode(Call *call, const Identity *who, bool for_hold)
+grant_mode(Call *call, const Identity *who)
 {
 	LeaseTicket head;
 
+	call->heads_queue = false;
 	if (grant_is_live(&call->lock, call->now))
 		return same_identity(&call->lock.holder, who) ? NAME_KEEP : NoLock;
-	return find_waiter(call, for_hold ? who : NULL, &head) ?
-		NoLock : NAME_CHANGE;
+	if (!queue_head(call, &head))
+		return NAME_CHANGE;
+	call->heads_queue = same_identity(&head.who, who);
+	return call->heads_queue ? NAME_CHANGE : NoLock;
 }
 
 /*
@@ -298,15 +299,16 @@ is_unchanged(LeaseLock *lock, LeaseLock *seen)
  * Whether that mode, found in the lock as it was "seen" before the tag was
  * taken, is still the one.  While the lock's row is the same the queue need not
  * be read again: whoever has queued since did so after this call began, and is
- * not overtaken.
+ * not overtaken.  But a ticket of the identity itself may have left the queue,
+ * and somebody else heads it now.
  */
 bool
-mode_is_same(Call *call, LeaseLock *seen, const Identity *who, bool for_hold,
-			 LOCKMODE mode)
+mode_is_same(Call *call, LeaseLock *seen, const Identity *who, LOCKMODE mode)
 {
-	if (mode == NAME_CHANGE && is_unchanged(&call->lock, seen))
+	if (mode == NAME_CHANGE && !call->heads_queue &&
+		is_unchanged(&call->lock, seen))
 		return !grant_is_live(&call->lock, call->now);
-	return grant_mode(call, who, for_hold) == mode;
+	return grant_mode(call, who) == mode;
 }
 
 /* ----------------------------------------------------------------------

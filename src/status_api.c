@@ -13,6 +13,7 @@
 
 #include <limits.h>
 
+#include "catalog/pg_type.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
@@ -60,6 +61,30 @@ enum
 	TICKET_COLUMNS
 };
 
+static const Oid status_types[STATUS_COLUMNS] = {
+	TEXTOID, TEXTOID, TEXTOID, NAMEOID, INT8OID, INT4OID, TIMESTAMPTZOID,
+	TIMESTAMPTZOID, INT8OID, BOOLOID, INT4OID
+};
+
+static const Oid ticket_types[TICKET_COLUMNS] = {
+	TEXTOID, TEXTOID, TEXTOID, NAMEOID, UUIDOID, TEXTOID, INT4OID, INT4OID,
+	TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID
+};
+
+/* Begins a function that answers with rows of these columns. */
+static ReturnSetInfo *
+begin_rows(FunctionCallInfo fcinfo, const char *function, const Oid *types,
+		   int columns)
+{
+	ReturnSetInfo *result;
+
+	store_begin_call(false);
+	InitMaterializedSRF(fcinfo, 0);
+	result = (ReturnSetInfo *) fcinfo->resultinfo;
+	store_check_result(function, result->setDesc, types, columns);
+	return result;
+}
+
 /* Waiters are counted up to "enough", from that many tickets. */
 static void
 put_status_row(ReturnSetInfo *result, const LeaseLock *lock, int enough,
@@ -106,13 +131,12 @@ leaselock_lease_peek(PG_FUNCTION_ARGS)
 	const char *name = argument_text(fcinfo, 0, "name");
 	const char *scope = argument_text(fcinfo, 1, "scope");
 	LockKey		key = make_lock_key(scope, name);
+	ReturnSetInfo *result = begin_rows(fcinfo, "lease_peek", status_types,
+									   STATUS_COLUMNS);
 	LeaseLock	lock;
 
-	store_keep_locks(false);
-	InitMaterializedSRF(fcinfo, 0);
 	store_load_lock(&key, &lock);
-	put_status_row((ReturnSetInfo *) fcinfo->resultinfo, &lock, MAX_POSITION,
-				   MAX_POSITION_ROWS);
+	put_status_row(result, &lock, MAX_POSITION, MAX_POSITION_ROWS);
 	return (Datum) 0;
 }
 
@@ -123,12 +147,11 @@ leaselock_lease_peek(PG_FUNCTION_ARGS)
 Datum
 leaselock_status_rows(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	ReturnSetInfo *result = begin_rows(fcinfo, "status_rows", status_types,
+									   STATUS_COLUMNS);
 	LockKey		last = {NULL, NULL, 0};
 	ListCell   *cell;
 
-	store_keep_locks(false);
-	InitMaterializedSRF(fcinfo, 0);
 	foreach(cell, store_list_locks())
 		put_status_row(result, (LeaseLock *) lfirst(cell), INT_MAX, INT_MAX);
 
@@ -206,14 +229,13 @@ note_identity(List *identities, Identity *who)
 Datum
 leaselock_ticket_rows(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	ReturnSetInfo *result = begin_rows(fcinfo, "ticket_rows", ticket_types,
+									   TICKET_COLUMNS);
 	LeaseLock	lock = {0};
 	TimestampTz now = 0;
 	List	   *identities = NIL;
 	ListCell   *cell;
 
-	store_keep_locks(false);
-	InitMaterializedSRF(fcinfo, 0);
 	foreach(cell, store_list_tickets())
 	{
 		LeaseTicket *ticket = (LeaseTicket *) lfirst(cell);

@@ -39,16 +39,16 @@ enum
 };
 
 /*
- * A row that was written by another installation came here in a dump.  Only
- * its fence counts: nobody holds a lock because of a restore, and the time in
- * it is that of another server.
+ * A row that was written by another installation came here in a dump, or with
+ * the database that this one is a copy of.  Only its fence counts: nobody holds
+ * a lock because of a restore, and the time in it is that of another server.
  */
 static void
 forget_foreign_holder(LeaseLock *lock, const pg_uuid_t *home)
 {
-	pg_uuid_t	own = store_load_home();
+	const Installation *own = store_load_installation();
 
-	if (memcmp(home->data, own.data, UUID_LEN) == 0)
+	if (memcmp(home->data, own->home.data, UUID_LEN) == 0)
 		return;
 	lock->passed = 0;
 	lock->changed_at = NO_TIME;
@@ -58,6 +58,18 @@ forget_foreign_holder(LeaseLock *lock, const pg_uuid_t *home)
 	lock->tickets = 0;
 	lock->expires_at = NO_TIME;
 	lock->hold_expires_at = NO_TIME;
+}
+
+/* A restore, too, writes rows, so they are judged again when they are read. */
+static void
+check_lock(const LeaseLock *lock)
+{
+	if (lock->fence < 0 || lock->fence > MAX_FENCE)
+		store_report_row(REL_LOCKS, "The fence is out of its bounds.");
+	if (lock->passed < 0 || lock->tickets < 0)
+		store_report_row(REL_LOCKS, "A count is negative.");
+	if (OidIsValid(lock->holder.role) && lock->holder.owner == NULL)
+		store_report_row(REL_LOCKS, "The role of the holder has no owner.");
 }
 
 static void
@@ -83,6 +95,7 @@ deform_lock(HeapTuple tuple, TupleDesc desc, LeaseLock *lock)
 	lock->tickets = DatumGetInt32(VALUE(LOCKS_TICKETS));
 	lock->expires_at = TIME(LOCKS_EXPIRES_AT);
 	lock->hold_expires_at = TIME(LOCKS_HOLD_EXPIRES_AT);
+	check_lock(lock);
 	forget_foreign_holder(lock, DatumGetUUIDP(VALUE(LOCKS_HOME)));
 }
 
@@ -90,7 +103,7 @@ deform_lock(HeapTuple tuple, TupleDesc desc, LeaseLock *lock)
 static List *
 scan_locks(ScanKey keys, int nkeys)
 {
-	TableScan  *scan = store_open_scan(REL_LOCKS, LOCKS_COLUMNS, REL_LOCKS_PKEY, keys,
+	TableScan  *scan = store_open_scan(REL_LOCKS, REL_LOCKS_PKEY, keys,
 									   nkeys);
 	HeapTuple	tuple;
 	List	   *rows = NIL;
@@ -143,7 +156,7 @@ load_from_noted_place(const LockKey *key, LeaseLock *lock)
 	ItemPointerData tid = place->tid;
 
 	return place->hash == key->hash && ItemPointerIsValid(&tid) &&
-		store_read_row(REL_LOCKS, LOCKS_COLUMNS, &tid, take_lock, lock) &&
+		store_read_row(REL_LOCKS, &tid, take_lock, lock) &&
 		compare_lock_keys(&lock->key, key) == 0;
 }
 
@@ -163,7 +176,7 @@ store_load_lock(const LockKey *key, LeaseLock *lock)
 		return;
 	store_set_key(&keys[0], LOCKS_SCOPE, F_TEXTEQ, CStringGetTextDatum(key->scope));
 	store_set_key(&keys[1], LOCKS_NAME, F_TEXTEQ, CStringGetTextDatum(key->name));
-	scan = store_open_scan(REL_LOCKS, LOCKS_COLUMNS, REL_LOCKS_PKEY, keys, 2);
+	scan = store_open_scan(REL_LOCKS, REL_LOCKS_PKEY, keys, 2);
 	tuple = store_only_row(scan);
 	found = HeapTupleIsValid(tuple);
 	if (found)
@@ -214,7 +227,7 @@ store_next_locks(const LockKey *after, int count)
 	{
 		ScanKeyData keys[2];
 		int			nkeys = after ? store_set_behind(keys, after, NULL, equal) : 0;
-		TableScan  *scan = store_open_scan(REL_LOCKS, LOCKS_COLUMNS, REL_LOCKS_PKEY,
+		TableScan  *scan = store_open_scan(REL_LOCKS, REL_LOCKS_PKEY,
 										   keys, nkeys);
 		HeapTuple	tuple;
 
@@ -250,7 +263,7 @@ take_idle_lock(HeapTuple tuple, TupleDesc desc, TimestampTz before)
 List *
 store_sample_locks(TimestampTz before, int *seen)
 {
-	return store_sample_rows(REL_LOCKS, LOCKS_COLUMNS, before, seen,
+	return store_sample_rows(REL_LOCKS, before, seen,
 							 take_idle_lock);
 }
 
@@ -259,7 +272,7 @@ void
 store_save_lock(LeaseLock *lock)
 {
 	bool		held = OidIsValid(lock->holder.role);
-	pg_uuid_t	home = store_load_home();
+	const Installation *own = store_load_installation();
 	Datum		values[LOCKS_COLUMNS];
 	bool		nulls[LOCKS_COLUMNS];
 
@@ -268,7 +281,7 @@ store_save_lock(LeaseLock *lock)
 	SET(LOCKS_FENCE, Int64GetDatum(lock->fence));
 	SET(LOCKS_PASSED, Int64GetDatum(lock->passed));
 	SET(LOCKS_CHANGED_AT, TimestampTzGetDatum(lock->changed_at));
-	SET(LOCKS_HOME, UUIDPGetDatum(&home));
+	SET(LOCKS_HOME, UUIDPGetDatum(&own->home));
 	SET_NULLABLE(LOCKS_ROLE, ObjectIdGetDatum(lock->holder.role), held);
 	SET_NULLABLE(LOCKS_OWNER,
 				 held ? CStringGetTextDatum(lock->holder.owner) : (Datum) 0,
@@ -281,7 +294,7 @@ store_save_lock(LeaseLock *lock)
 	store_set_time(values, nulls, LOCKS_EXPIRES_AT, lock->expires_at);
 	store_set_time(values, nulls, LOCKS_HOLD_EXPIRES_AT, lock->hold_expires_at);
 
-	store_write_row(REL_LOCKS, LOCKS_COLUMNS, values, nulls, &lock->tid);
+	store_write_row(REL_LOCKS, values, nulls, &lock->tid);
 	note_place(lock);
 }
 
@@ -289,5 +302,5 @@ store_save_lock(LeaseLock *lock)
 void
 store_delete_lock(LeaseLock *lock)
 {
-	store_delete_row(REL_LOCKS, LOCKS_COLUMNS, &lock->tid);
+	store_delete_row(REL_LOCKS, &lock->tid);
 }

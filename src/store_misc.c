@@ -31,8 +31,7 @@ enum
 static List *
 scan_blockers(ScanKey keys, int nkeys, int count)
 {
-	TableScan  *scan = store_open_scan(REL_BLOCKERS, BLOCKERS_COLUMNS,
-									   REL_BLOCKERS_OWNER, keys, nkeys);
+	TableScan  *scan = store_open_scan(REL_BLOCKERS, REL_BLOCKERS_OWNER, keys, nkeys);
 	HeapTuple	tuple;
 	List	   *rows = NIL;
 
@@ -95,7 +94,7 @@ store_note_blocker(const Identity *who, const LockKey *key)
 	values[BLOCKERS_OWNER - 1] = CStringGetTextDatum(who->owner);
 	values[BLOCKERS_SCOPE - 1] = CStringGetTextDatum(key->scope);
 	values[BLOCKERS_NAME - 1] = CStringGetTextDatum(key->name);
-	store_write_row(REL_BLOCKERS, BLOCKERS_COLUMNS, values, nulls, &tid);
+	store_write_row(REL_BLOCKERS, values, nulls, &tid);
 }
 
 /*
@@ -115,7 +114,7 @@ store_forget_blocker(const Identity *who, const LockKey *key)
 		Blocker    *blocker = (Blocker *) lfirst(cell);
 
 		if (compare_lock_keys(&blocker->key, key) == 0)
-			store_delete_row(REL_BLOCKERS, BLOCKERS_COLUMNS, &blocker->tid);
+			store_delete_row(REL_BLOCKERS, &blocker->tid);
 	}
 }
 
@@ -123,7 +122,7 @@ store_forget_blocker(const Identity *who, const LockKey *key)
 static FenceFloor
 load_floor(ItemPointer tid)
 {
-	TableScan  *scan = store_open_scan(REL_FLOOR, 2, REL_NONE, NULL, 0);
+	TableScan  *scan = store_open_scan(REL_FLOOR, REL_NONE, NULL, 0);
 	HeapTuple	tuple;
 	FenceFloor	floor = {0, 0};
 
@@ -136,6 +135,9 @@ load_floor(ItemPointer tid)
 		heap_deform_tuple(tuple, RelationGetDescr(scan->rel), values, nulls);
 		row.fence = DatumGetInt64(values[0]);
 		row.reading = DatumGetInt64(values[1]);
+		if (row.fence < 0 || row.fence > MAX_FENCE ||
+			row.reading < -MAX_FENCE || row.reading > MAX_FENCE)
+			store_report_row(REL_FLOOR, "A number is out of its bounds.");
 		raise_floor(&floor, row);
 		*tid = tuple->t_self;
 	}
@@ -164,7 +166,7 @@ store_save_floor(const FenceFloor *floor)
 	(void) load_floor(&tid);
 	values[0] = Int64GetDatum(floor->fence);
 	values[1] = Int64GetDatum(floor->reading);
-	store_write_row(REL_FLOOR, 2, values, nulls, &tid);
+	store_write_row(REL_FLOOR, values, nulls, &tid);
 }
 
 enum
@@ -193,17 +195,17 @@ load_scope(const char *scope, NameData *role, Oid *role_oid, ItemPointer tid)
 		return false;
 
 	store_set_key(&key, SCOPES_SCOPE, F_TEXTEQ, CStringGetTextDatum(scope));
-	scan = store_open_scan(REL_SCOPES, SCOPES_COLUMNS, REL_SCOPES_PKEY, &key, 1);
+	scan = store_open_scan(REL_SCOPES, REL_SCOPES_PKEY, &key, 1);
 	tuple = store_next_row(scan, ForwardScanDirection);
 	if (HeapTupleIsValid(tuple))
 	{
-		pg_uuid_t	home = store_load_home();
+		const Installation *own = store_load_installation();
 		Datum		values[SCOPES_COLUMNS];
 		bool		nulls[SCOPES_COLUMNS];
 
 		heap_deform_tuple(tuple, RelationGetDescr(scan->rel), values, nulls);
 		*role = *DatumGetName(values[SCOPES_ROLE - 1]);
-		*role_oid = memcmp(DatumGetUUIDP(values[SCOPES_HOME - 1]), &home,
+		*role_oid = memcmp(DatumGetUUIDP(values[SCOPES_HOME - 1]), &own->home,
 						   UUID_LEN) != 0 ? InvalidOid :
 			DatumGetObjectId(values[SCOPES_ROLE_OID - 1]);
 		*tid = tuple->t_self;
@@ -229,7 +231,7 @@ store_save_scope(const char *scope, const char *role, Oid role_oid)
 	ItemPointerData tid;
 	NameData	name;
 	Oid			old_oid;
-	pg_uuid_t	home = store_load_home();
+	const Installation *own = store_load_installation();
 	Datum		values[SCOPES_COLUMNS];
 	bool		nulls[SCOPES_COLUMNS] = {0};
 
@@ -239,8 +241,8 @@ store_save_scope(const char *scope, const char *role, Oid role_oid)
 	values[SCOPES_SCOPE - 1] = CStringGetTextDatum(scope);
 	values[SCOPES_ROLE - 1] = NameGetDatum(&name);
 	values[SCOPES_ROLE_OID - 1] = ObjectIdGetDatum(role_oid);
-	values[SCOPES_HOME - 1] = UUIDPGetDatum(&home);
-	store_write_row(REL_SCOPES, SCOPES_COLUMNS, values, nulls, &tid);
+	values[SCOPES_HOME - 1] = UUIDPGetDatum(&own->home);
+	store_write_row(REL_SCOPES, values, nulls, &tid);
 }
 
 /* False if the scope was not registered.  The caller holds the scope tag. */
@@ -253,6 +255,6 @@ store_delete_scope(const char *scope)
 
 	if (!load_scope(scope, &role, &role_oid, &tid))
 		return false;
-	store_delete_row(REL_SCOPES, SCOPES_COLUMNS, &tid);
+	store_delete_row(REL_SCOPES, &tid);
 	return true;
 }

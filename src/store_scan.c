@@ -8,15 +8,10 @@
  * transaction has.  They use the latest snapshot.  In a SERIALIZABLE transaction
  * that would leave predicate locks, and so cause serialization failures; there
  * the server's scan is given SnapshotAny, and each version of a row is judged
- * by the snapshot here.  (With SnapshotSelf a scan misses a row that is moved to
- * another page while it runs.)  A row
- * whose tag the caller holds cannot change under it; what was read without a
- * tag may be history the next moment, and callers decide again under the tag.
- *
- * Tables and indexes that a call of the writing kind has opened stay locked until
- * the transaction ends, as in any query, so that opening them again costs
- * little.  Those that only check a fence lock them no longer than they read,
- * for many a transaction that checks one stays open for long.
+ * by the snapshot here.  (With SnapshotSelf a scan misses a row that is moved
+ * to another page while it runs.)  A row whose tag the caller holds cannot
+ * change under it; what was read without a tag may be history the next moment,
+ * and callers decide again under the tag.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -27,164 +22,17 @@
 #include "access/genam.h"
 #include "access/heapam.h"
 #include "access/relscan.h"
-#include "access/table.h"
 #include "access/tableam.h"
 #include "access/xact.h"
-#include "catalog/namespace.h"
 #include "common/pg_prng.h"
 #include "storage/bufmgr.h"
-#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
-#include "utils/inval.h"
-#include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
 #include "compat.h"
 #include "leaselock.h"
-
-static const char *const relation_names[] = {
-	[REL_INSTALLATION] = "installation",
-	[REL_LOCKS] = "locks",
-	[REL_TICKETS] = "tickets",
-	[REL_BLOCKERS] = "blockers",
-	[REL_FLOOR] = "floor",
-	[REL_SCOPES] = "scopes",
-	[REL_LOCKS_PKEY] = "locks_pkey",
-	[REL_TICKETS_PKEY] = "tickets_pkey",
-	[REL_TICKETS_TICKET] = "tickets_ticket",
-	[REL_TICKETS_PLACE] = "tickets_place",
-	[REL_TICKETS_OWNER] = "tickets_owner",
-	[REL_BLOCKERS_OWNER] = "blockers_owner",
-	[REL_SCOPES_PKEY] = "scopes_pkey"
-};
-
-/* What has been looked up since one of the relations changed. */
-static Oid	relation_oids[lengthof(relation_names)];
-
-/* What the row of one of them says, and of which. */
-static pg_uuid_t home_id;
-static Oid	home_relation = InvalidOid;
-
-static void
-forget_relations(void)
-{
-	memset(relation_oids, 0, sizeof(relation_oids));
-	home_relation = InvalidOid;
-}
-
-static void
-relation_changed(Datum arg, Oid relation)
-{
-	for (int i = 0; i < (int) lengthof(relation_oids); i++)
-	{
-		if (!OidIsValid(relation) || relation_oids[i] == relation)
-		{
-			forget_relations();
-			return;
-		}
-	}
-}
-
-/*
- * To be called once a session.  The extension may be dropped and created again
- * at any time; the server then tells every session before it can lock a table.
- */
-void
-store_watch_relations(void)
-{
-	CacheRegisterRelcacheCallback(relation_changed, (Datum) 0);
-}
-
-/* The oid of a relation of ours. */
-static Oid
-find_relation(StoreRelation relation)
-{
-	Oid			schema;
-	Oid			oid;
-
-	AcceptInvalidationMessages();
-	if (OidIsValid(relation_oids[relation]))
-		return relation_oids[relation];
-
-	schema = get_namespace_oid(LEASELOCK_SCHEMA, false);
-	oid = get_relname_relid(relation_names[relation], schema);
-	if (!OidIsValid(oid))
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_TABLE),
-				 errmsg("relation \"%s.%s\" does not exist",
-						LEASELOCK_SCHEMA, relation_names[relation]),
-				 errhint("Drop and create the extension leaselock.")));
-	relation_oids[relation] = oid;
-	return oid;
-}
-
-/* The mode to close a relation with that was opened for reading. */
-static LOCKMODE close_mode = AccessShareLock;
-
-/*
- * Says whether what is opened from now on stays locked until the transaction
- * ends.  To be called by every function that SQL calls, before it reads.
- */
-void
-store_keep_locks(bool keep)
-{
-	close_mode = keep ? NoLock : AccessShareLock;
-}
-
-/* Whether the extension is there at all. */
-bool
-store_exists(void)
-{
-	AcceptInvalidationMessages();
-	return OidIsValid(relation_oids[REL_LOCKS]) ||
-		OidIsValid(get_namespace_oid(LEASELOCK_SCHEMA, true));
-}
-
-/* Whether a table has no pages, which costs less than a scan to see. */
-bool
-store_is_empty(StoreRelation table)
-{
-	Relation	rel = store_open_table(table, 0, AccessShareLock);
-	bool		empty = RelationGetNumberOfBlocks(rel) == 0;
-
-	table_close(rel, close_mode);
-	return empty;
-}
-
-/*
- * Opens a table, after checking that it is what we were built for (columns 0:
- * without that).
- */
-Relation
-store_open_table(StoreRelation table, int columns, LOCKMODE mode)
-{
-	Relation	rel;
-
-	/* it may be dropped, and made again, between the look-up and the lock */
-	while ((rel = try_table_open(find_relation(table), mode)) == NULL)
-		forget_relations();
-
-	if (columns != 0 && RelationGetDescr(rel)->natts != columns)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("table \"%s.%s\" does not fit the library of leaselock",
-						LEASELOCK_SCHEMA, relation_names[table]),
-				 errhint("Run ALTER EXTENSION leaselock UPDATE.")));
-	return rel;
-}
-
-/*
- * Locks the tables, as reading and writing them will, until the transaction
- * ends: what comes then does not wait for a DDL command any more.
- */
-void
-store_lock_tables(void)
-{
-	for (int table = 0; table <= REL_LAST_TABLE; table++)
-		LockRelationOid(find_relation(table), RowExclusiveLock);
-}
 
 /* A scan key for equality. */
 void
@@ -228,12 +76,12 @@ server_snapshot(Snapshot snapshot)
  * subtransaction, unless by an error.
  */
 TableScan *
-store_open_scan(StoreRelation table, int columns, StoreRelation index,
-				ScanKey keys, int nkeys)
+store_open_scan(StoreRelation table, StoreRelation index, ScanKey keys,
+				int nkeys)
 {
 	TableScan  *scan = palloc0(sizeof(TableScan));
 
-	scan->rel = store_open_table(table, columns, AccessShareLock);
+	scan->rel = store_open_table(table);
 	scan->snapshot = RegisterSnapshot(GetLatestSnapshot());
 	if (index == REL_NONE)
 	{
@@ -242,7 +90,7 @@ store_open_scan(StoreRelation table, int columns, StoreRelation index,
 										nkeys, keys);
 		return scan;
 	}
-	scan->index = index_open(find_relation(index), AccessShareLock);
+	scan->index = store_open_index(index, scan->rel);
 	scan->scan = systable_beginscan_ordered(scan->rel, scan->index,
 											server_snapshot(scan->snapshot),
 											nkeys, keys);
@@ -284,10 +132,10 @@ store_close_scan(TableScan *scan)
 	else
 	{
 		systable_endscan_ordered(scan->scan);
-		index_close(scan->index, close_mode);
+		store_close_index(scan->index);
 	}
 	UnregisterSnapshot(scan->snapshot);
-	table_close(scan->rel, close_mode);
+	store_close_table(scan->rel);
 	pfree(scan);
 }
 
@@ -297,11 +145,11 @@ store_close_scan(TableScan *scan)
  * the page may have been cut off the table.
  */
 bool
-store_read_row(StoreRelation table, int columns, ItemPointer tid,
+store_read_row(StoreRelation table, ItemPointer tid,
 			   void (*take) (HeapTuple tuple, TupleDesc desc, void *row),
 			   void *row)
 {
-	Relation	rel = store_open_table(table, columns, AccessShareLock);
+	Relation	rel = store_open_table(table);
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	HeapTupleData tuple;
 	Buffer		buffer;
@@ -326,7 +174,7 @@ store_read_row(StoreRelation table, int columns, ItemPointer tid,
 		ReleaseBuffer(buffer);
 	}
 	UnregisterSnapshot(snapshot);
-	table_close(rel, close_mode);
+	store_close_table(rel);
 	return counts;
 }
 
@@ -336,12 +184,11 @@ store_read_row(StoreRelation table, int columns, ItemPointer tid,
  * by how many there were.
  */
 List *
-store_sample_rows(StoreRelation table, int columns, TimestampTz before,
-				  int *seen,
+store_sample_rows(StoreRelation table, TimestampTz before, int *seen,
 				  void *(*take) (HeapTuple tuple, TupleDesc desc,
 								 TimestampTz before))
 {
-	Relation	rel = store_open_table(table, columns, AccessShareLock);
+	Relation	rel = store_open_table(table);
 	BlockNumber blocks = RelationGetNumberOfBlocks(rel);
 	Snapshot	snapshot;
 	TupleTableSlot *slot;
@@ -353,7 +200,7 @@ store_sample_rows(StoreRelation table, int columns, TimestampTz before,
 
 	if (blocks == 0)
 	{
-		table_close(rel, close_mode);
+		store_close_table(rel);
 		return NIL;
 	}
 	block = pg_prng_uint64_range(&pg_global_prng_state, 0, blocks - 1);
@@ -378,33 +225,8 @@ store_sample_rows(StoreRelation table, int columns, TimestampTz before,
 	table_endscan(scan);
 	ExecDropSingleTupleTableSlot(slot);
 	UnregisterSnapshot(snapshot);
-	table_close(rel, close_mode);
+	store_close_table(rel);
 	return rows;
-}
-
-/*
- * The row of leaselock.installation: which installation this is.  It is never
- * changed, so it is as good as the table that it was read from.
- */
-pg_uuid_t
-store_load_home(void)
-{
-	TableScan  *scan;
-	HeapTuple	tuple;
-	bool		isnull;
-
-	if (find_relation(REL_INSTALLATION) == home_relation)
-		return home_id;
-	scan = store_open_scan(REL_INSTALLATION, 1, REL_NONE, NULL, 0);
-	tuple = store_next_row(scan, ForwardScanDirection);
-	if (!HeapTupleIsValid(tuple))
-		elog(ERROR, "leaselock.installation is empty");
-	home_id = *DatumGetUUIDP(heap_getattr(tuple, 1,
-										  RelationGetDescr(scan->rel),
-										  &isnull));
-	home_relation = RelationGetRelid(scan->rel);
-	store_close_scan(scan);
-	return home_id;
 }
 
 /* A time as it was read from a row. */

@@ -123,7 +123,7 @@ open_tickets(StoreRelation index, ScanKey keys, int nkeys,
 	TicketScan *tickets = palloc(sizeof(TicketScan));
 
 	tickets->key = key;
-	tickets->scan = store_open_scan(REL_TICKETS, TICKETS_COLUMNS, index, keys, nkeys);
+	tickets->scan = store_open_scan(REL_TICKETS, index, keys, nkeys);
 	return tickets;
 }
 
@@ -177,7 +177,7 @@ scan_tickets(StoreRelation index, ScanKey keys, int nkeys)
 static bool
 load_ticket(StoreRelation index, ScanKey keys, int nkeys, LeaseTicket *row)
 {
-	TableScan  *scan = store_open_scan(REL_TICKETS, TICKETS_COLUMNS, index, keys,
+	TableScan  *scan = store_open_scan(REL_TICKETS, index, keys,
 									   nkeys);
 	HeapTuple	tuple = store_only_row(scan);
 	bool		found = HeapTupleIsValid(tuple);
@@ -225,7 +225,7 @@ store_reload_ticket(LeaseTicket *row)
 	pg_uuid_t	request_id = row->request_id;
 	LeaseTicket there;
 
-	if (!store_read_row(REL_TICKETS, TICKETS_COLUMNS, &row->tid, take_ticket,
+	if (!store_read_row(REL_TICKETS, &row->tid, take_ticket,
 						&there) ||
 		memcmp(&there.request_id, &request_id, sizeof(pg_uuid_t)) != 0 ||
 		compare_lock_keys(&there.key, &key) != 0)
@@ -368,7 +368,7 @@ take_old_ticket(HeapTuple tuple, TupleDesc desc, TimestampTz before)
 List *
 store_sample_tickets(TimestampTz before, int *seen)
 {
-	return store_sample_rows(REL_TICKETS, TICKETS_COLUMNS, before, seen,
+	return store_sample_rows(REL_TICKETS, before, seen,
 							 take_old_ticket);
 }
 
@@ -403,12 +403,22 @@ store_save_ticket(LeaseTicket *ticket)
 	SET(TICKETS_CLAIMED, BoolGetDatum(ticket->claimed));
 	store_set_time(values, nulls, TICKETS_ENDED_AT, ticket->ended_at);
 
-	store_write_row(REL_TICKETS, TICKETS_COLUMNS, values, nulls, &ticket->tid);
+	store_write_row(REL_TICKETS, values, nulls, &ticket->tid);
 }
 
 /* The caller holds the ticket tag, and the name tag if the ticket is held. */
 void
 store_delete_ticket(LeaseTicket *ticket)
 {
-	store_delete_row(REL_TICKETS, TICKETS_COLUMNS, &ticket->tid);
+	store_delete_row(REL_TICKETS, &ticket->tid);
+}
+
+/*
+ * Removes a ticket that has ended, which nobody writes any more; false if
+ * another session is removing it.
+ */
+bool
+store_try_delete_ticket(LeaseTicket *ticket)
+{
+	return store_try_delete_row(REL_TICKETS, &ticket->tid);
 }

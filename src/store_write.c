@@ -9,10 +9,15 @@
  * stays if the write is in a subtransaction, and then fails other writers of
  * the lock with 40001.  Nothing here reads, so nothing conflicts.
  *
- * What the executor would see to is no concern here: the tables have no
- * constraint but their keys, no trigger, no partial index and no index on an
- * expression; nobody else may write them; and every function that writes has
- * refused read-only transactions, standbys and parallel workers before
+ * What the executor would see to beyond that is done here, or refused.  Every
+ * index is kept up to date as core does for its catalogs: one that is being
+ * built is left alone until it is ready for inserts, a summarizing one is
+ * maintained for a HOT update as well, and one that needs more than the columns
+ * of the row (an expression, a predicate, an exclusion or a deferred
+ * constraint) is refused, because nothing may run on behalf of a caller here.
+ * Triggers do not fire; constraints bind what a restore brings in, and the
+ * rules of this library keep them.  Every function that writes has refused
+ * read-only transactions, standbys and parallel workers before
  * (require_writable).
  *
  * The caller must hold the tag that guards the row (locktag.c), which is what
@@ -26,7 +31,6 @@
 
 #include "access/genam.h"
 #include "access/htup_details.h"
-#include "access/table.h"
 #include "access/xact.h"
 #include "catalog/index.h"
 #include "executor/tuptable.h"
@@ -56,18 +60,84 @@ static void
 end_write(Relation rel, Snapshot snapshot)
 {
 	UnregisterSnapshot(snapshot);
-	table_close(rel, NoLock);
+	store_close_table(rel);
 	CommandCounterIncrement();
 }
 
+/* Raises 0A000 for an index that index_row cannot keep up to date. */
+static void
+require_plain_index(Relation rel, Relation index, const IndexInfo *info)
+{
+	if (info->ii_Expressions == NIL && info->ii_Predicate == NIL &&
+		info->ii_ExclusionOps == NULL && index->rd_index->indimmediate)
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("index \"%s\" of table \"%s.%s\" is not supported",
+					RelationGetRelationName(index), LEASELOCK_SCHEMA,
+					RelationGetRelationName(rel)),
+			 errdetail("It has an expression, a predicate, or an exclusion or deferrable constraint."),
+			 errhint("Drop the index.")));
+}
+
 /*
- * Adds the index entries of a row.  The keys of the unique indexes never change,
- * so for a new version nothing is looked for in them, which would visit every
- * version that is still there; and the indexes are told that it is one, so that
- * they remove entries of dead versions rather than grow.
+ * A row of that key is being inserted, or was just now, by a statement that
+ * does not take our locks, such as a restore.  Raises 55P03.
  */
 static void
-index_row(Relation rel, HeapTuple tuple, bool is_new)
+report_foreign_insert(Relation rel)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 errmsg("could not add a row to table \"%s.%s\"",
+					LEASELOCK_SCHEMA, RelationGetRelationName(rel)),
+			 errdetail("Another session inserts the same row without the functions of leaselock."),
+			 errhint("Try again when its transaction has ended.")));
+}
+
+/*
+ * How an index checks that a row is unique.  The keys of our primary keys
+ * never change, so for a new version nothing is looked for in them, which would
+ * visit every version that is still there; and a new row waits for nobody
+ * there, since whoever inserts it with our locks is not at the same time.
+ */
+static IndexUniqueCheck
+unique_check(Relation index, bool is_new)
+{
+	if (index->rd_index->indisprimary)
+		return is_new ? UNIQUE_CHECK_PARTIAL : UNIQUE_CHECK_NO;
+	return index->rd_index->indisunique ? UNIQUE_CHECK_YES : UNIQUE_CHECK_NO;
+}
+
+/* Adds the entries of a row to one index, which is open. */
+static void
+insert_entry(Relation rel, Relation index, HeapTuple tuple,
+			 TupleTableSlot *slot, RowIndexes which)
+{
+	IndexInfo  *info = BuildIndexInfo(index);
+	bool		is_new = which == ROW_IS_NEW;
+	IndexUniqueCheck check = unique_check(index, is_new);
+	Datum		values[INDEX_MAX_KEYS];
+	bool		nulls[INDEX_MAX_KEYS];
+
+	if (!info->ii_ReadyForInserts ||
+		(which == ROW_IS_SUMMARIZED && !IndexIsSummarizingCompat(info)))
+		return;
+	require_plain_index(rel, index, info);
+	FormIndexDatum(info, slot, NULL, values, nulls);
+	if (!index_insert(index, values, nulls, &tuple->t_self, rel, check,
+					  !is_new, info) &&
+		check == UNIQUE_CHECK_PARTIAL)
+		report_foreign_insert(rel);
+	IndexInsertCleanupCompat(index, info);
+}
+
+/*
+ * Adds the index entries of a row.  The indexes are told when it is but a new
+ * version, so that they remove entries of dead versions rather than grow.
+ */
+static void
+index_row(Relation rel, HeapTuple tuple, RowIndexes which)
 {
 	List	   *indexes = RelationGetIndexList(rel);
 	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(rel),
@@ -78,14 +148,8 @@ index_row(Relation rel, HeapTuple tuple, bool is_new)
 	foreach(cell, indexes)
 	{
 		Relation	index = index_open(lfirst_oid(cell), RowExclusiveLock);
-		IndexInfo  *info = BuildIndexInfo(index);
-		Datum		values[INDEX_MAX_KEYS];
-		bool		nulls[INDEX_MAX_KEYS];
 
-		FormIndexDatum(info, slot, NULL, values, nulls);
-		(void) index_insert(index, values, nulls, &tuple->t_self, rel,
-							is_new && index->rd_index->indisunique ?
-							UNIQUE_CHECK_YES : UNIQUE_CHECK_NO, !is_new, info);
+		insert_entry(rel, index, tuple, slot, which);
 		index_close(index, NoLock);
 	}
 	ExecDropSingleTupleTableSlot(slot);
@@ -97,21 +161,21 @@ index_row(Relation rel, HeapTuple tuple, bool is_new)
  * *tid to where it is now.
  */
 void
-store_write_row(StoreRelation table, int columns, Datum *values, bool *nulls,
+store_write_row(StoreRelation table, Datum *values, bool *nulls,
 				ItemPointer tid)
 {
-	Relation	rel = store_open_table(table, columns, RowExclusiveLock);
+	Relation	rel = store_open_table(table);
 	HeapTuple	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
 	Snapshot	snapshot = begin_write();
-	bool		is_new = !ItemPointerIsValid(tid);
+	RowIndexes	which = ROW_IS_NEW;
 
-	/* the indexes need not even be opened for a HOT update, as most are */
-	if (is_new)
-		simple_heap_insert(rel, tuple);
+	if (ItemPointerIsValid(tid))
+		which = HeapUpdateCompat(rel, tid, tuple);
 	else
-		HeapUpdateCompat(rel, tid, tuple);
-	if (!HeapTupleIsHeapOnly(tuple))
-		index_row(rel, tuple, is_new);
+		simple_heap_insert(rel, tuple);
+	/* the indexes need not even be opened for a HOT update, as most are */
+	if (which != ROW_IS_HOT)
+		index_row(rel, tuple, which);
 	*tid = tuple->t_self;
 	heap_freetuple(tuple);
 	end_write(rel, snapshot);
@@ -119,13 +183,28 @@ store_write_row(StoreRelation table, int columns, Datum *values, bool *nulls,
 
 /* Removes a row. */
 void
-store_delete_row(StoreRelation table, int columns, ItemPointer tid)
+store_delete_row(StoreRelation table, ItemPointer tid)
 {
-	Relation	rel = store_open_table(table, columns, RowExclusiveLock);
+	Relation	rel = store_open_table(table);
 	Snapshot	snapshot = begin_write();
 
 	simple_heap_delete(rel, tid);
 	end_write(rel, snapshot);
+}
+
+/*
+ * Removes a row that no tag guards, because nobody changes it any more; false
+ * if another transaction has just removed it, or is about to.
+ */
+bool
+store_try_delete_row(StoreRelation table, ItemPointer tid)
+{
+	Relation	rel = store_open_table(table);
+	Snapshot	snapshot = begin_write();
+	bool		removed = TryHeapDeleteCompat(rel, tid);
+
+	end_write(rel, snapshot);
+	return removed;
 }
 
 /* Sets a column, numbered from 1, of a row that is to be written. */

@@ -10,6 +10,7 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "catalog/pg_type.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
@@ -50,6 +51,11 @@ enum
 
 /* How much slower each place in the queue polls than the one before. */
 #define POLL_STEP_MS		500
+
+static const Oid answer_types[ANSWER_COLUMNS] = {
+	UUIDOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, INT8OID, INT4OID, INT4OID,
+	TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, INT8OID, TEXTOID, NAMEOID, UUIDOID
+};
 
 static void
 set_column(Datum *values, bool *nulls, int column, Datum value, bool valid)
@@ -102,6 +108,7 @@ answer_datum(FunctionCallInfo fcinfo, const LeaseAnswer *answer)
 
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
+	store_check_result("lease_ticket", desc, answer_types, ANSWER_COLUMNS);
 	desc = BlessTupleDesc(desc);
 
 #define SET_ANSWER(column, value, valid) \

@@ -11,6 +11,8 @@
 
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "replication/syncrep.h"
+#include "replication/walsender.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
@@ -67,6 +69,17 @@ relax_commit(void)
 }
 
 /*
+ * Whether the commit is going to wait for others: for locks, to verify a
+ * fence, or for a standby.
+ */
+static bool
+commit_will_wait(void)
+{
+	return fences_are_pending() ||
+		(SyncRepRequested() && SyncRepStandbyNames[0] != '\0');
+}
+
+/*
  * A prepared transaction would keep everybody from the locks that it has
  * changed until somebody ends it, and could wake nobody.
  */
@@ -97,7 +110,7 @@ before_commit(bool prepare)
 	else if (lease_changed_by != InvalidSubTransactionId)
 	{
 		relax_commit();
-		tidy_before_commit();
+		tidy_before_commit(commit_will_wait());
 	}
 	fences_verify();
 	CurrentResourceOwner = old_owner;

@@ -11,6 +11,7 @@
 
 #include "access/htup_details.h"
 #include "access/xact.h"
+#include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "funcapi.h"
 #include "nodes/parsenodes.h"
@@ -46,11 +47,14 @@ result_row(FunctionCallInfo fcinfo, bool with_ticket,
 	Datum		values[4];
 	bool		nulls[4] = {0};
 	bool		granted = answer->ticket.fence != 0;
+	const Oid	types[] = {UUIDOID, TEXTOID, INT8OID, TIMESTAMPTZOID};
 	TupleDesc	desc;
 	int			i = 0;
 
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
+	store_check_result(with_ticket ? "lease_acquire_wait" : "lease_wait", desc,
+					   types + !with_ticket, lengthof(types) - !with_ticket);
 	if (with_ticket)
 	{
 		nulls[i] = !answer->has_ticket;

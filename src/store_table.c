@@ -1,0 +1,547 @@
+/*-------------------------------------------------------------------------
+ *
+ * store_table.c
+ *	  Finding the tables and their indexes, and making sure that they are ours.
+ *
+ * The extension is trusted: its owner may be anybody with CREATE on a
+ * database, who may drop it at any time, also under a transaction that uses
+ * it, and put look-alikes in its place.  So a table is used only if it is a
+ * member of the extension and has the columns that this library was built
+ * for; an index only if it is a plain btree over the columns that a scan
+ * counts on.  Both are checked once, and again after the server has told this
+ * session that the relation has changed, so a call costs no more for it.
+ *
+ * Indexes are found by what they index, not by name.  REINDEX CONCURRENTLY
+ * puts another in the place of each, and a DBA may have renamed one.
+ *
+ * Copyright (c) 2026, leaselock contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "catalog/dependency.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_am.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_collation.h"
+#include "catalog/pg_extension.h"
+#include "catalog/pg_type.h"
+#include "commands/defrem.h"
+#include "commands/extension.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+
+#include "compat.h"
+#include "leaselock.h"
+
+#define MAX_COLUMNS		18
+#define MAX_KEYS		3
+
+/* A column: its type, negative if it may be NULL. */
+#define NULLABLE(type)	(-(int) (type))
+
+typedef struct TableShape
+{
+	const char *name;
+	int			columns;
+	int			types[MAX_COLUMNS];
+} TableShape;
+
+typedef struct IndexShape
+{
+	StoreRelation table;
+	int			keys;
+	AttrNumber	columns[MAX_KEYS];
+} IndexShape;
+
+/* In the order of the install script, which says what the columns are. */
+static const TableShape table_shapes[] = {
+	[REL_INSTALLATION] = {"installation", 2, {UUIDOID, BYTEAOID}},
+	[REL_LOCKS] = {"locks", 13, {
+			TEXTOID, TEXTOID, INT8OID, INT8OID, TIMESTAMPTZOID, UUIDOID,
+			NULLABLE(OIDOID), NULLABLE(TEXTOID), NULLABLE(TIMESTAMPTZOID),
+			NULLABLE(XID8OID), INT4OID, NULLABLE(TIMESTAMPTZOID),
+			NULLABLE(TIMESTAMPTZOID)
+	}},
+	[REL_TICKETS] = {"tickets", 18, {
+			TEXTOID, TEXTOID, UUIDOID, UUIDOID, OIDOID, TEXTOID, INT8OID,
+			BOOLOID, TEXTOID, NULLABLE(INT8OID), INT8OID, TIMESTAMPTZOID,
+			NULLABLE(TIMESTAMPTZOID), NULLABLE(TIMESTAMPTZOID),
+			NULLABLE(TIMESTAMPTZOID), NULLABLE(INT4OID), BOOLOID,
+			NULLABLE(TIMESTAMPTZOID)
+	}},
+	[REL_BLOCKERS] = {"blockers", 4, {OIDOID, TEXTOID, TEXTOID, TEXTOID}},
+	[REL_FLOOR] = {"floor", 2, {INT8OID, INT8OID}},
+	[REL_SCOPES] = {"scopes", 4, {TEXTOID, NAMEOID, OIDOID, UUIDOID}}
+};
+
+static const IndexShape index_shapes[] = {
+	[REL_LOCKS_PKEY] = {REL_LOCKS, 2, {1, 2}},
+	[REL_TICKETS_PKEY] = {REL_TICKETS, 3, {1, 2, 3}},
+	[REL_TICKETS_TICKET] = {REL_TICKETS, 1, {4}},
+	[REL_TICKETS_PLACE] = {REL_TICKETS, 3, {1, 2, 7}},
+	[REL_TICKETS_OWNER] = {REL_TICKETS, 3, {6, 5, 8}},
+	[REL_BLOCKERS_OWNER] = {REL_BLOCKERS, 2, {2, 1}},
+	[REL_SCOPES_PKEY] = {REL_SCOPES, 1, {1}}
+};
+
+/* What was found, as long as none of it has changed. */
+typedef struct KnownRelation
+{
+	Oid			oid;
+	bool		checked;
+} KnownRelation;
+
+static KnownRelation known[REL_NONE];
+
+/* What the row of one of them says, and of which. */
+static Installation installation;
+static Oid	installation_read = InvalidOid;
+
+static void
+forget_relations(void)
+{
+	memset(known, 0, sizeof(known));
+	installation_read = InvalidOid;
+}
+
+static void
+relation_changed(Datum arg, Oid relation)
+{
+	for (int i = 0; i < REL_NONE; i++)
+	{
+		if (!OidIsValid(relation) || known[i].oid == relation)
+		{
+			forget_relations();
+			return;
+		}
+	}
+}
+
+/*
+ * To be called once a session.  The server tells every session that a relation
+ * was changed or dropped before the session can lock it again.
+ */
+void
+store_watch_relations(void)
+{
+	CacheRegisterRelcacheCallback(relation_changed, (Datum) 0);
+}
+
+/* Whether a relation is a member of this extension. */
+static bool
+is_member(Oid relation)
+{
+	Oid			extension = get_extension_oid(LEASELOCK_EXTENSION, true);
+
+	return OidIsValid(extension) &&
+		getExtensionOfObject(RelationRelationId, relation) == extension;
+}
+
+/* The oid of a table that bears the name, InvalidOid if it is not ours. */
+static Oid
+find_member(StoreRelation table)
+{
+	Oid			schema = get_namespace_oid(LEASELOCK_SCHEMA, true);
+	Oid			oid = InvalidOid;
+
+	if (OidIsValid(schema))
+		oid = get_relname_relid(table_shapes[table].name, schema);
+	return OidIsValid(oid) && is_member(oid) ? oid : InvalidOid;
+}
+
+/* The oid of a table of ours.  Raises 55000 if there is none. */
+static Oid
+find_table(StoreRelation table)
+{
+	AcceptInvalidationMessages();
+	if (OidIsValid(known[table].oid))
+		return known[table].oid;
+	known[table].oid = find_member(table);
+	if (!OidIsValid(known[table].oid))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("extension \"%s\" has no table \"%s.%s\"",
+						LEASELOCK_EXTENSION, LEASELOCK_SCHEMA,
+						table_shapes[table].name),
+				 errhint("Create the extension in this database.")));
+	return known[table].oid;
+}
+
+/* Whether the extension is there, with its tables. */
+bool
+store_is_installed(void)
+{
+	AcceptInvalidationMessages();
+	return OidIsValid(known[REL_LOCKS].oid) ||
+		OidIsValid(find_member(REL_LOCKS));
+}
+
+/* ----------------------------------------------------------------------
+ * Versions
+ * ----------------------------------------------------------------------
+ */
+
+/* The version of the extension in this database, NULL if it is not there. */
+static char *
+extension_version(void)
+{
+	Relation	rel = table_open(ExtensionRelationId, AccessShareLock);
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	char	   *version = NULL;
+	bool		isnull;
+
+	ScanKeyInit(&key, Anum_pg_extension_extname, BTEqualStrategyNumber,
+				F_NAMEEQ, CStringGetDatum(LEASELOCK_EXTENSION));
+	scan = systable_beginscan(rel, ExtensionNameIndexId, true, NULL, 1, &key);
+	tuple = systable_getnext(scan);
+	if (HeapTupleIsValid(tuple))
+		version = TextDatumGetCString(heap_getattr(tuple,
+												   Anum_pg_extension_extversion,
+												   RelationGetDescr(rel),
+												   &isnull));
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return version;
+}
+
+/* -1, 0 or 1 as version a is older than b, the same, or newer. */
+static int
+compare_versions(const char *a, const char *b)
+{
+	while (*a != '\0' || *b != '\0')
+	{
+		char	   *a_end,
+				   *b_end;
+		long		x = strtol(a, &a_end, 10);
+		long		y = strtol(b, &b_end, 10);
+
+		if (x != y)
+			return x < y ? -1 : 1;
+		if (a_end == a && b_end == b)
+			return strcmp(a, b) < 0 ? -1 : strcmp(a, b) > 0;
+		a = *a_end == '.' ? a_end + 1 : a_end;
+		b = *b_end == '.' ? b_end + 1 : b_end;
+	}
+	return 0;
+}
+
+/*
+ * What to do about an object that does not match this library: reconnect if
+ * the extension has been updated under this session, update it if it has not
+ * been after the library was.
+ */
+static const char *
+mismatch_hint(void)
+{
+	const char *version = extension_version();
+	int			order = version == NULL ? 0 :
+		compare_versions(version, LEASELOCK_VERSION);
+
+	if (order > 0)
+		return "The extension was updated after this session had loaded its library. Reconnect.";
+	if (order < 0)
+		return "Run ALTER EXTENSION leaselock UPDATE.";
+	return "Something other than the extension's own scripts has changed it. Drop the extension and create it again.";
+}
+
+/* Raises 55000. */
+static void
+report_mismatch(const char *kind, const char *name, const char *problem)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("%s \"%s.%s\" does not match the loaded library of leaselock",
+					kind, LEASELOCK_SCHEMA, name),
+			 errdetail("This library is version %s; %s.",
+					   LEASELOCK_VERSION, problem),
+			 errhint("%s", mismatch_hint())));
+}
+
+/* Raises 55000 for a row that breaks the constraints of its table. */
+void
+store_report_row(StoreRelation table, const char *problem)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("table \"%s.%s\" has a row that breaks its constraints",
+					LEASELOCK_SCHEMA, table_shapes[table].name),
+			 errdetail_internal("%s", problem),
+			 errhint("Remove the row.")));
+}
+
+/*
+ * Makes sure that the rows a function is about to form have these columns.
+ * Raises 55000.
+ */
+void
+store_check_result(const char *function, TupleDesc desc, const Oid *types,
+				   int columns)
+{
+	if (desc->natts != columns)
+		report_mismatch("result of function", function,
+						psprintf("%d columns were expected, not %d",
+								 columns, desc->natts));
+	for (int i = 0; i < columns; i++)
+	{
+		Form_pg_attribute column = TupleDescAttr(desc, i);
+
+		if (column->attisdropped || column->atttypid != types[i])
+			report_mismatch("result of function", function,
+							psprintf("column %d is not of the expected type %s",
+									 i + 1, format_type_be(types[i])));
+	}
+}
+
+/* ----------------------------------------------------------------------
+ * Tables
+ * ----------------------------------------------------------------------
+ */
+
+static void
+check_column(const TableShape *shape, Form_pg_attribute column)
+{
+	int			type = shape->types[column->attnum - 1];
+	bool		nullable = type < 0;
+
+	if (column->attisdropped ||
+		column->atttypid != (Oid) (nullable ? -type : type) ||
+		(!nullable && !column->attnotnull) ||
+		(column->atttypid == TEXTOID &&
+		 column->attcollation != C_COLLATION_OID))
+		report_mismatch("table", shape->name,
+						psprintf("column %d is not as expected",
+								 column->attnum));
+}
+
+/* Makes sure that an open table is what this library was built for. */
+static void
+check_table(StoreRelation table, Relation rel)
+{
+	const TableShape *shape = &table_shapes[table];
+	TupleDesc	desc = RelationGetDescr(rel);
+
+	if (rel->rd_rel->relkind != RELKIND_RELATION ||
+		rel->rd_rel->relpersistence != RELPERSISTENCE_PERMANENT ||
+		rel->rd_tableam != GetHeapamTableAmRoutine())
+		report_mismatch("table", shape->name,
+						"it is not a plain heap table");
+	if (desc->natts != shape->columns)
+		report_mismatch("table", shape->name,
+						psprintf("%d columns were expected, not %d",
+								 shape->columns, desc->natts));
+	for (int i = 0; i < desc->natts; i++)
+		check_column(shape, TupleDescAttr(desc, i));
+}
+
+/* How what is opened is locked, and closed again; see store_begin_call. */
+static LOCKMODE table_mode = AccessShareLock;
+static LOCKMODE close_mode = AccessShareLock;
+
+/*
+ * Begins what SQL has called, before it reads.  A call that may write locks
+ * tables from the start as a write does, and until the transaction ends: to
+ * lock them more strongly later would make a deadlock with REINDEX, which
+ * locks the table first and each index then.  A call that only reads keeps no
+ * lock, because its transaction may stay open for long.
+ */
+void
+store_begin_call(bool may_write)
+{
+	table_mode = may_write ? RowExclusiveLock : AccessShareLock;
+	close_mode = may_write ? NoLock : AccessShareLock;
+}
+
+/* Opens a table of ours, locked as the call asked for. */
+Relation
+store_open_table(StoreRelation table)
+{
+	for (;;)
+	{
+		Oid			oid = find_table(table);
+		Relation	rel = try_table_open(oid, table_mode);
+
+		if (rel != NULL && known[table].oid == oid)
+		{
+			if (!known[table].checked)
+				check_table(table, rel);
+			known[table].checked = true;
+			return rel;
+		}
+		/* dropped, or changed, between the look-up and the lock */
+		if (rel != NULL)
+			table_close(rel, table_mode);
+		known[table].oid = InvalidOid;
+		known[table].checked = false;
+	}
+}
+
+/* Closes it, after reading. */
+void
+store_close_table(Relation rel)
+{
+	table_close(rel, close_mode);
+}
+
+/* Whether a table has no pages, which costs less than a scan to see. */
+bool
+store_is_empty(StoreRelation table)
+{
+	Relation	rel = store_open_table(table);
+	bool		empty = RelationGetNumberOfBlocks(rel) == 0;
+
+	store_close_table(rel);
+	return empty;
+}
+
+/*
+ * Locks the tables, as reading and writing them will, until the transaction
+ * ends: what comes then does not wait for a DDL command any more.
+ */
+void
+store_lock_tables(void)
+{
+	for (int table = 0; table <= REL_LAST_TABLE; table++)
+		LockRelationOid(find_table(table), RowExclusiveLock);
+}
+
+/* ----------------------------------------------------------------------
+ * Indexes
+ * ----------------------------------------------------------------------
+ */
+
+/* The operator family that a scan of a column of a type counts on. */
+static Oid
+scan_family(Oid type)
+{
+	return get_opclass_family(GetDefaultOpClass(type, BTREE_AM_OID));
+}
+
+/* Whether key number i of an index is the column that a scan counts on. */
+static bool
+key_matches(Relation index, const IndexShape *shape, int i)
+{
+	int			type = table_shapes[shape->table].types[shape->columns[i] - 1];
+
+	return index->rd_index->indkey.values[i] == shape->columns[i] &&
+		index->rd_opfamily[i] == scan_family((Oid) type) &&
+		index->rd_indoption[i] == 0 &&
+		(type != TEXTOID || index->rd_indcollation[i] == C_COLLATION_OID);
+}
+
+/* Whether an index is a plain btree over the columns of a shape. */
+static bool
+index_matches(Relation index, const IndexShape *shape)
+{
+	if (index->rd_rel->relam != BTREE_AM_OID ||
+		!index->rd_index->indisvalid || !index->rd_index->indislive ||
+		index->rd_index->indnkeyatts != shape->keys ||
+		!heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL))
+		return false;
+	for (int i = 0; i < shape->keys; i++)
+	{
+		if (!key_matches(index, shape, i))
+			return false;
+	}
+	return true;
+}
+
+/*
+ * Opens an index of an open table.  To be looked for only while the table is
+ * locked: whoever replaces an index waits for us then, before it goes.
+ */
+Relation
+store_open_index(StoreRelation which, Relation rel)
+{
+	const IndexShape *shape = &index_shapes[which];
+	ListCell   *cell;
+
+	if (OidIsValid(known[which].oid))
+		return index_open(known[which].oid, AccessShareLock);
+	foreach(cell, RelationGetIndexList(rel))
+	{
+		Relation	index = index_open(lfirst_oid(cell), AccessShareLock);
+
+		if (index_matches(index, shape))
+		{
+			known[which].oid = RelationGetRelid(index);
+			return index;
+		}
+		index_close(index, AccessShareLock);
+	}
+	report_mismatch("table", table_shapes[shape->table].name,
+					"it lacks an index");
+	return NULL;				/* not reached */
+}
+
+/* Closes it. */
+void
+store_close_index(Relation index)
+{
+	index_close(index, close_mode);
+}
+
+/* ----------------------------------------------------------------------
+ * The installation
+ * ----------------------------------------------------------------------
+ */
+
+static void
+read_installation(Relation rel, HeapTuple tuple)
+{
+	Datum		values[2];
+	bool		nulls[2];
+	bytea	   *secret;
+	Oid			database = MyDatabaseId;
+
+	heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
+	installation.home = *DatumGetUUIDP(values[0]);
+	for (int i = 0; i < (int) sizeof(Oid); i++)
+		installation.home.data[i] ^= ((unsigned char *) &database)[i];
+	secret = DatumGetByteaPP(values[1]);
+	if (VARSIZE_ANY_EXHDR(secret) != sizeof(installation.secret))
+		report_mismatch("table", "installation", "its secret is too short");
+	memcpy(installation.secret, VARDATA_ANY(secret),
+		   sizeof(installation.secret));
+	installation_read = RelationGetRelid(rel);
+}
+
+/*
+ * The row of leaselock.installation.  It is never changed, so it is as good as
+ * the table that it was read from.  A copy that CREATE DATABASE makes has the
+ * same row and another oid; pg_upgrade keeps the oid.
+ */
+const Installation *
+store_load_installation(void)
+{
+	LOCKMODE	old_table_mode = table_mode;
+	LOCKMODE	old_close_mode = close_mode;
+	TableScan  *scan;
+	HeapTuple	tuple;
+
+	if (find_table(REL_INSTALLATION) == installation_read)
+		return &installation;
+	/* a call's arguments may need it, before the call has begun */
+	store_begin_call(false);
+	scan = store_open_scan(REL_INSTALLATION, REL_NONE, NULL, 0);
+	tuple = store_next_row(scan, ForwardScanDirection);
+	if (!HeapTupleIsValid(tuple))
+		report_mismatch("table", "installation", "it is empty");
+	read_installation(scan->rel, tuple);
+	store_close_scan(scan);
+	table_mode = old_table_mode;
+	close_mode = old_close_mode;
+	return &installation;
+}
