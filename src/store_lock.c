@@ -72,16 +72,31 @@ check_lock(const LeaseLock *lock)
 		store_report_row(REL_LOCKS, "The role of the holder has no owner.");
 }
 
+/* The key of a row; "expected" saves hashing it where it is that one. */
+static LockKey
+row_key(const char *scope, const char *name, const LockKey *expected)
+{
+	LockKey		key = {scope, name, 0};
+
+	if (expected == NULL || strcmp(scope, expected->scope) != 0 ||
+		strcmp(name, expected->name) != 0)
+		return make_lock_key(scope, name);
+	key.hash = expected->hash;
+	return key;
+}
+
+/* The key that is expected of the row may be given, to save some work. */
 static void
-deform_lock(HeapTuple tuple, TupleDesc desc, LeaseLock *lock)
+deform_lock(HeapTuple tuple, TupleDesc desc, const LockKey *expected,
+			LeaseLock *lock)
 {
 	Datum		values[LOCKS_COLUMNS];
 	bool		nulls[LOCKS_COLUMNS];
 
 	heap_deform_tuple(tuple, desc, values, nulls);
 	lock->tid = tuple->t_self;
-	lock->key = make_lock_key(TextDatumGetCString(VALUE(LOCKS_SCOPE)),
-							  TextDatumGetCString(VALUE(LOCKS_NAME)));
+	lock->key = row_key(TextDatumGetCString(VALUE(LOCKS_SCOPE)),
+						TextDatumGetCString(VALUE(LOCKS_NAME)), expected);
 	lock->fence = DatumGetInt64(VALUE(LOCKS_FENCE));
 	lock->passed = DatumGetInt64(VALUE(LOCKS_PASSED));
 	lock->changed_at = DatumGetTimestampTz(VALUE(LOCKS_CHANGED_AT));
@@ -112,17 +127,20 @@ scan_locks(ScanKey keys, int nkeys)
 	{
 		LeaseLock  *lock = palloc(sizeof(LeaseLock));
 
-		deform_lock(tuple, RelationGetDescr(scan->rel), lock);
+		deform_lock(tuple, RelationGetDescr(scan->rel), NULL, lock);
 		rows = lappend(rows, lock);
 	}
 	store_close_scan(scan);
 	return rows;
 }
 
+/* The row of the key that is in *lock already, or another. */
 static void
 take_lock(HeapTuple tuple, TupleDesc desc, void *lock)
 {
-	deform_lock(tuple, desc, (LeaseLock *) lock);
+	LockKey		expected = ((LeaseLock *) lock)->key;
+
+	deform_lock(tuple, desc, &expected, (LeaseLock *) lock);
 }
 
 /*
@@ -155,6 +173,7 @@ load_from_noted_place(const LockKey *key, LeaseLock *lock)
 	Place	   *place = &places[key->hash % PLACES];
 	ItemPointerData tid = place->tid;
 
+	lock->key = *key;
 	return place->hash == key->hash && ItemPointerIsValid(&tid) &&
 		store_read_row(REL_LOCKS, &tid, take_lock, lock) &&
 		compare_lock_keys(&lock->key, key) == 0;
@@ -180,7 +199,7 @@ store_load_lock(const LockKey *key, LeaseLock *lock)
 	tuple = store_only_row(scan);
 	found = HeapTupleIsValid(tuple);
 	if (found)
-		deform_lock(tuple, RelationGetDescr(scan->rel), lock);
+		deform_lock(tuple, RelationGetDescr(scan->rel), key, lock);
 	store_close_scan(scan);
 	if (found)
 	{
@@ -236,7 +255,7 @@ store_next_locks(const LockKey *after, int count)
 		{
 			LeaseLock  *lock = palloc(sizeof(LeaseLock));
 
-			deform_lock(tuple, RelationGetDescr(scan->rel), lock);
+			deform_lock(tuple, RelationGetDescr(scan->rel), NULL, lock);
 			rows = lappend(rows, lock);
 		}
 		store_close_scan(scan);
@@ -255,7 +274,7 @@ take_idle_lock(HeapTuple tuple, TupleDesc desc, TimestampTz before)
 										 &isnull)) >= before)
 		return NULL;
 	lock = palloc(sizeof(LeaseLock));
-	deform_lock(tuple, desc, lock);
+	deform_lock(tuple, desc, NULL, lock);
 	return lock;
 }
 
