@@ -40,7 +40,7 @@
  * How many new rows make a session look at a page of each table for rows to
  * remove: more and more while it only meets pages of rows that are young.
  */
-#define MIN_TIDY_INTERVAL	4
+#define MIN_TIDY_INTERVAL	2
 #define MAX_TIDY_INTERVAL	64
 
 /* So many rows make a page one that costs something to look at. */
