@@ -297,6 +297,25 @@ SELECT state FROM leaselock.lease_get(:'shared'); -- fail
 SELECT state FROM leaselock.lease_release(:'shared'); -- fail
 SELECT leaselock.lease_release_all('w', 'team'); -- its own
 RESET ROLE;
+-- access lost while somebody waits behind: passed, and cancelled all the same
+GRANT regress_leaselock_team TO regress_leaselock_ex;
+SET ROLE regress_leaselock_member;
+SELECT ticket AS first FROM leaselock.lease_acquire('passed', 'first', '300 s', scope => 'team') \gset
+SET ROLE regress_leaselock_ex;
+SELECT ticket AS ex_passed FROM leaselock.lease_acquire('passed', 'w', '300 s', '300 s', 'team') \gset
+SET ROLE regress_leaselock_member;
+SELECT ticket AS second FROM leaselock.lease_acquire('passed', 'second', '300 s', '300 s', 'team') \gset
+RESET ROLE;
+REVOKE regress_leaselock_team FROM regress_leaselock_ex;
+SET ROLE regress_leaselock_member;
+SELECT state FROM leaselock.lease_release(:'first');
+SELECT state FROM leaselock.lease_get(:'second');
+SET ROLE regress_leaselock_ex;
+SELECT state FROM leaselock.lease_get(:'ex_passed');
+RESET ROLE;
+SET ROLE regress_leaselock_member;
+SELECT state FROM leaselock.lease_release(:'second');
+RESET ROLE;
 -- a membership without its privileges is none, but the role can be put on
 ALTER ROLE regress_leaselock_ex NOINHERIT;
 GRANT regress_leaselock_team TO regress_leaselock_ex;
