@@ -29,33 +29,41 @@ DATA = sql/leaselock--1.0.sql
 
 OBJS = \
 	src/leaselock.o \
-	src/arguments.o \
-	src/identity.o \
-	src/clock.o \
-	src/siphash.o \
-	src/locktag.o \
-	src/store_table.o \
-	src/store_scan.o \
-	src/store_write.o \
-	src/store_lock.o \
-	src/store_ticket.o \
-	src/store_misc.o \
-	src/grant.o \
-	src/lease.o \
-	src/hold.o \
-	src/queue.o \
-	src/deadlock.o \
-	src/wait.o \
-	src/wait_api.o \
-	src/fence.o \
-	src/transaction.o \
-	src/ticket_api.o \
-	src/lock_api.o \
-	src/status_api.o \
-	src/guard.o \
-	src/admin.o \
-	src/prune.o \
-	src/admin_api.o
+	src/api/arguments.o \
+	src/api/result.o \
+	src/api/tickets.o \
+	src/api/named.o \
+	src/api/waiting.o \
+	src/api/fences.o \
+	src/api/triggers.o \
+	src/api/status.o \
+	src/api/admin.o \
+	src/core/decide.o \
+	src/core/scope.o \
+	src/core/changes.o \
+	src/core/queue.o \
+	src/core/deadlock.o \
+	src/core/fence.o \
+	src/core/protocol.o \
+	src/core/lease.o \
+	src/core/wait.o \
+	src/core/prune.o \
+	src/core/operate.o \
+	src/core/commit.o \
+	src/store/siphash.o \
+	src/store/tag.o \
+	src/store/clock.o \
+	src/store/table.o \
+	src/store/scan.o \
+	src/store/write.o \
+	src/store/locks.o \
+	src/store/tickets.o \
+	src/store/hints.o \
+	src/store/scopes.o \
+	src/store/floor.o
+
+# Each object depends on all of them: they are few, and quickly compiled.
+SRC_HEADERS = $(wildcard $(top)src/*.h $(top)src/api/*.h $(top)src/core/*.h $(top)src/store/*.h)
 
 # the program leaselock, see below
 CLI_OBJS = \
@@ -70,7 +78,7 @@ CLI_OBJS = \
 	src/cli/options.o \
 	src/cli/main.o
 
-PG_CPPFLAGS = -DLEASELOCK_VERSION='"$(EXTVERSION)"'
+PG_CPPFLAGS = -DLEASELOCK_VERSION='"$(EXTVERSION)"' -I$(top)src
 
 # Listed by hand: the order matters, and a forgotten file shows in review.
 # install goes first, uninstall last.  rollback, plan_cache and fences compare
@@ -179,7 +187,7 @@ all install installcheck clean:
 	@echo "no PGXS for PG_CONFIG=$(PG_CONFIG): install the server's development files" >&2; exit 1
 endif
 
-$(OBJS) $(OBJS:.o=.bc): $(top)src/leaselock.h $(top)src/compat.h $(top)src/siphash.h | objdir
+$(OBJS) $(OBJS:.o=.bc): $(SRC_HEADERS) | objdir
 src/leaselock.o src/leaselock.bc: $(top)leaselock.control
 
 # The program, a front end that has nothing to do with the server's headers.
@@ -213,7 +221,7 @@ uninstall-cli:
 # expected/ where it runs.
 .PHONY: objdir link-expected
 objdir:
-	@mkdir -p src/cli
+	@mkdir -p src/api src/core src/store src/cli
 link-expected:
 	@test -e expected || ln -s $(abspath $(top))/expected expected
 

@@ -16,7 +16,8 @@ COMMENT ON SCHEMA leaselock IS 'lease locks with fencing';
 -- that a plain statement does not take.  The constraints bind what a restore
 -- brings in; the functions keep them by themselves.  The tables must stay plain
 -- heap tables.  Triggers on them do not fire, further indexes are kept up to
--- date, and an index on an expression or with a predicate is refused.
+-- date, and an index on an expression, or with a predicate other than that a
+-- column is not null, is refused.
 -- ----------------------------------------------------------------------
 
 -- Tells this installation from one that a dump was taken of.  It is not
@@ -45,27 +46,30 @@ ALTER TABLE leaselock.installation FORCE ROW LEVEL SECURITY;
 --   fence            the newest fence handed out
 --   passed           queue places up to this one have had their turn
 --   changed_at       the lock's time: no later operation reads an earlier one
+--   tickets          tickets of the grant that have not been ended
 --   home             at the last write: installation.id, and the database's oid,
 --                    so that a copy made by CREATE DATABASE is another home
 --   role, owner      the identity that holds the lock, NULL if nobody does
 --   granted_at, granted_xid  when, and by which transaction, it was granted
---   tickets          tickets of the grant that have not been ended
---   expires_at       the latest expiry of those, NULL if there are none
+--   expires_at       the latest expiry of its tickets, NULL if there are none
 --   hold_expires_at  expiry of the named hold, NULL if there is none
+--   first_ticket     one of the tickets of the grant, if it has any that is
+--                    not on the grant's list (tickets.member_of)
 CREATE TABLE leaselock.locks (
-	scope text COLLATE "C" NOT NULL,
-	name text COLLATE "C" NOT NULL,
 	fence bigint NOT NULL,
 	passed bigint NOT NULL,
 	changed_at timestamptz NOT NULL,
+	tickets integer NOT NULL,
 	home uuid NOT NULL,
+	scope text COLLATE "C" NOT NULL,
+	name text COLLATE "C" NOT NULL,
 	role oid,
-	owner text COLLATE "C",
 	granted_at timestamptz,
 	granted_xid xid8,
-	tickets integer NOT NULL,
 	expires_at timestamptz,
 	hold_expires_at timestamptz,
+	first_ticket uuid,
+	owner text COLLATE "C",
 	CONSTRAINT locks_pkey PRIMARY KEY (scope, name),
 	CONSTRAINT locks_scope CHECK (octet_length(scope) BETWEEN 1 AND 255 AND
 		scope !~ '[\x01-\x1f\x7f]|^ | $'),
@@ -86,41 +90,44 @@ CREATE TABLE leaselock.locks (
 	autovacuum_analyze_scale_factor = 0.5
 );
 
--- A row per ticket.  The one unique key begins with the lock's key and is
--- guarded by a heavyweight lock on (lock, request id), so that no writer ever
--- waits inside the index.  Neither the state nor a deadline is in any index.
---   request_id   the caller's, or the ticket's own uuid if it gave none
---   place        > 0: place in the queue; < 0: minus the fence of the grant
---                that it belongs to; 0: neither any more
---   waiting      whether the ticket stands in the queue, by what is stored
---   state        by what is stored; the clock's part is computed on reading
+-- A row per ticket.  Most tickets are in one index only: they hold their lock
+-- alone, nobody queued for them, and they were asked for without a request id.
+-- The one unique key begins with the lock's key and is guarded by a heavyweight
+-- lock on (lock, request id), so that no writer ever waits inside the index.
+-- Neither the state nor a deadline is in any index.
+--   state        by what is stored; the clock's part is computed on reading:
+--                h held, w waiting, r released, e expired, t timed_out,
+--                c cancelled, d deadlock, b broken
+--   claimed      false: promoted, and nobody has asked for it yet
 --   lease_us     length of the lease, last asked for, in microseconds
+--   request_id   the caller's, NULL if it gave none
+--   place        in the queue, NULL if it is not there, or not any more
+--   member_of    the fence of the grant on whose list it is; NULL: on none
+--   fence        of the grant that it had a share in, NULL: none yet
 --   alive_until  a polling waiter must be heard from before this; NULL while
 --                a backend waits in lease_wait, which shows that it is alive
 --                by its liveness lock
---   waiter_pid   the backend that waits in lease_wait, to be woken
---   claimed      false: promoted, and nobody has asked for it yet
 --   ended_at     when the ticket was ended, by what is stored
+--   waiter_pid   the backend that waits in lease_wait, to be woken
 CREATE TABLE leaselock.tickets (
-	scope text COLLATE "C" NOT NULL,
-	name text COLLATE "C" NOT NULL,
-	request_id uuid NOT NULL,
 	ticket uuid NOT NULL,
-	role oid NOT NULL,
-	owner text COLLATE "C" NOT NULL,
-	place bigint NOT NULL,
-	waiting boolean NOT NULL,
-	state text COLLATE "C" NOT NULL,
-	fence bigint,
 	lease_us bigint NOT NULL,
 	requested_at timestamptz NOT NULL,
+	role oid NOT NULL,
+	state "char" NOT NULL,
+	claimed boolean NOT NULL,
+	scope text COLLATE "C" NOT NULL,
+	name text COLLATE "C" NOT NULL,
+	owner text COLLATE "C" NOT NULL,
+	request_id uuid,
+	place bigint,
+	member_of bigint,
+	fence bigint,
 	expires_at timestamptz,
 	wait_until timestamptz,
 	alive_until timestamptz,
-	waiter_pid integer,
-	claimed boolean NOT NULL,
 	ended_at timestamptz,
-	CONSTRAINT tickets_pkey PRIMARY KEY (scope, name, request_id)
+	waiter_pid integer
 ) USING heap WITH (
 	fillfactor = 80,
 	autovacuum_vacuum_scale_factor = 0,
@@ -128,8 +135,14 @@ CREATE TABLE leaselock.tickets (
 	autovacuum_analyze_scale_factor = 0.5
 );
 CREATE INDEX tickets_ticket ON leaselock.tickets (ticket);
-CREATE INDEX tickets_place ON leaselock.tickets (scope, name, place);
-CREATE INDEX tickets_owner ON leaselock.tickets (owner, role, waiting);
+CREATE UNIQUE INDEX tickets_request ON leaselock.tickets
+	(scope, name, request_id) WHERE request_id IS NOT NULL;
+CREATE INDEX tickets_place ON leaselock.tickets (scope, name, place)
+	WHERE place IS NOT NULL;
+CREATE INDEX tickets_member ON leaselock.tickets (scope, name, member_of)
+	WHERE member_of IS NOT NULL;
+CREATE INDEX tickets_waiter ON leaselock.tickets (owner, role)
+	WHERE place IS NOT NULL;
 
 -- Which identity somebody found in his way when he queued for a lock: what a
 -- search for cycles starts from.  Only a hint: whoever reads a row checks that
@@ -156,9 +169,11 @@ CREATE TABLE leaselock.floor (
 	CONSTRAINT floor_fence CHECK (fence BETWEEN 1 AND 4611686018427387904),
 	CONSTRAINT floor_reading CHECK (reading BETWEEN -4611686018427387904 AND 4611686018427387904)
 ) USING heap;
--- it has no key, and a publication FOR ALL TABLES would refuse to update it
-ALTER TABLE leaselock.floor REPLICA IDENTITY FULL;
+-- They have no key, and a publication FOR ALL TABLES would refuse to update or
+-- delete their rows without a replica identity.
+ALTER TABLE leaselock.tickets REPLICA IDENTITY FULL;
 ALTER TABLE leaselock.blockers REPLICA IDENTITY FULL;
+ALTER TABLE leaselock.floor REPLICA IDENTITY FULL;
 
 -- Which role a scope is registered to.  A scope without a row is open to every
 -- role.

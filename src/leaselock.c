@@ -14,7 +14,9 @@
 #include "utils/guc.h"
 
 #include "compat.h"
+#include "core/commit.h"
 #include "leaselock.h"
+#include "store/table.h"
 
 LEASELOCK_MODULE_MAGIC;
 

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * admin_api.c
+ * admin.c
  *	  The SQL functions for operators.  Who may call them is a matter of
  *	  EXECUTE, which the install script takes from PUBLIC.
  *
@@ -13,7 +13,10 @@
 #include "utils/acl.h"
 #include "utils/builtins.h"
 
-#include "leaselock.h"
+#include "api/arguments.h"
+#include "core/operate.h"
+#include "core/prune.h"
+#include "store/tag.h"
 
 PG_FUNCTION_INFO_V1(leaselock_lease_scope_create);
 PG_FUNCTION_INFO_V1(leaselock_lease_scope_drop);

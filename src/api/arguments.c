@@ -17,16 +17,32 @@
 
 #include "common/int.h"
 #include "mb/pg_wchar.h"
+#include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
+#include "api/arguments.h"
 #include "compat.h"
 #include "leaselock.h"
+#include "store/table.h"
 
 #define MAX_TIMEOUT_US	(INT64CONST(36500) * USECS_PER_DAY)
 
 /* How much of a refused value an error shows. */
 #define SHOWN_BYTES		64
+
+/*
+ * To be called first by what may write.  Raises 25006 on a standby and in a
+ * read-only transaction, 25000 in a parallel worker, before anything is locked.
+ */
+void
+require_writable(const char *function)
+{
+	PreventCommandDuringRecovery(function);
+	PreventCommandIfReadOnly(function);
+	PreventCommandIfParallelMode(function);
+	store_begin_call(true);
+}
 
 static void
 require_not_null(FunctionCallInfo fcinfo, int argno, const char *argname)
@@ -141,7 +157,7 @@ argument_count(FunctionCallInfo fcinfo, int argno, const char *argname)
 	return count;
 }
 
-/* The name of a role; whether there is one is for the caller to see. */
+/* The name of a role; the caller checks that it exists. */
 char *
 argument_name(FunctionCallInfo fcinfo, int argno, const char *argname)
 {

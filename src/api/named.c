@@ -1,7 +1,12 @@
 /*-------------------------------------------------------------------------
  *
- * lock_api.c
- *	  The SQL functions *_lock, which work with bare names, and fence_*.
+ * named.c
+ *	  The SQL functions *_lock: named holds, for callers that want a yes or
+ *	  no and no ticket.
+ *
+ * A named hold is a share of the lock's grant like a ticket, but it lives in
+ * the lock's row, and a lapse does not end it: it is there to renew or release
+ * until somebody else is granted the lock, or waits for it.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -9,95 +14,65 @@
  */
 #include "postgres.h"
 
-#include "miscadmin.h"
-
-#include "leaselock.h"
+#include "api/arguments.h"
+#include "core/protocol.h"
+#include "core/scope.h"
 
 PG_FUNCTION_INFO_V1(leaselock_try_lock);
 PG_FUNCTION_INFO_V1(leaselock_renew_lock);
 PG_FUNCTION_INFO_V1(leaselock_release_lock);
-PG_FUNCTION_INFO_V1(leaselock_fence_check);
-PG_FUNCTION_INFO_V1(leaselock_fence_assert);
 
 /* Reads (name, owner [, ttl], scope). */
-static LeaseRequest
-hold_request(FunctionCallInfo fcinfo, bool has_ttl)
+static LeaseEvent
+hold_event(FunctionCallInfo fcinfo, EventKind kind, bool has_ttl)
 {
 	const char *name = argument_text(fcinfo, 0, "name");
 	const char *owner = argument_text(fcinfo, 1, "owner");
 	int64		ttl_us = has_ttl ? argument_ttl(fcinfo, 2, "ttl") : 0;
 	const char *scope = argument_text(fcinfo, has_ttl ? 3 : 2, "scope");
-	LeaseRequest request = {0};
+	LeaseEvent	event = {0};
 
-	request.key = make_lock_key(scope, name);
-	request.who = caller_identity(owner);
-	request.lease_us = ttl_us;
-	return request;
+	event.kind = kind;
+	event.key = make_lock_key(scope, name);
+	event.who = caller_identity(owner);
+	event.lease_us = ttl_us;
+	return event;
 }
 
 Datum
 leaselock_try_lock(PG_FUNCTION_ARGS)
 {
-	LeaseRequest request = hold_request(fcinfo, true);
-	int64		fence;
+	LeaseEvent	event = hold_event(fcinfo, EVENT_TRY_LOCK, true);
+	Outcome		outcome;
 
 	require_writable("try_lock()");
-	fence = hold_try(&request);
-	if (fence == 0)
+	require_scope(event.key.scope);
+	carry_out(&event, NULL, &outcome);
+	if (!outcome.plan.yes)
 		PG_RETURN_NULL();
-	PG_RETURN_INT64(fence);
+	PG_RETURN_INT64(outcome.lock.fence);
 }
 
 Datum
 leaselock_renew_lock(PG_FUNCTION_ARGS)
 {
-	LeaseRequest request = hold_request(fcinfo, true);
+	LeaseEvent	event = hold_event(fcinfo, EVENT_RENEW_LOCK, true);
+	Outcome		outcome;
 
 	require_writable("renew_lock()");
-	PG_RETURN_BOOL(hold_renew(&request));
+	require_scope(event.key.scope);
+	carry_out(&event, NULL, &outcome);
+	PG_RETURN_BOOL(outcome.plan.yes);
 }
 
+/* One's own hold may be released without access to the scope. */
 Datum
 leaselock_release_lock(PG_FUNCTION_ARGS)
 {
-	LeaseRequest request = hold_request(fcinfo, false);
+	LeaseEvent	event = hold_event(fcinfo, EVENT_RELEASE_LOCK, false);
+	Outcome		outcome;
 
 	require_writable("release_lock()");
-	PG_RETURN_BOOL(hold_release(&request));
-}
-
-/* Reads (name, fence, scope, allow_lapsed) of the two functions below. */
-static LockKey
-fence_arguments(FunctionCallInfo fcinfo, int64 *fence, bool *allow_lapsed)
-{
-	const char *name = argument_text(fcinfo, 0, "name");
-	const char *scope;
-
-	*fence = argument_bigint(fcinfo, 1, "fence");
-	scope = argument_text(fcinfo, 2, "scope");
-	*allow_lapsed = argument_boolean(fcinfo, 3, "allow_lapsed");
-	return make_lock_key(scope, name);
-}
-
-Datum
-leaselock_fence_check(PG_FUNCTION_ARGS)
-{
-	int64		fence;
-	bool		allow_lapsed;
-	LockKey		key = fence_arguments(fcinfo, &fence, &allow_lapsed);
-
-	PreventCommandDuringRecovery("fence_check()");
-	PG_RETURN_BOOL(fence_check(&key, fence, allow_lapsed));
-}
-
-Datum
-leaselock_fence_assert(PG_FUNCTION_ARGS)
-{
-	int64		fence;
-	bool		allow_lapsed;
-	LockKey		key = fence_arguments(fcinfo, &fence, &allow_lapsed);
-
-	PreventCommandDuringRecovery("fence_assert()");
-	fence_assert(&key, fence, allow_lapsed);
-	PG_RETURN_VOID();
+	carry_out(&event, NULL, &outcome);
+	PG_RETURN_BOOL(outcome.plan.yes);
 }

@@ -1,9 +1,11 @@
 /*-------------------------------------------------------------------------
  *
- * status_api.c
+ * status.c
  *	  What serves lease_status, lease_tickets and lease_peek.
  *
  * Reads the latest committed state, changes nothing, takes no lease lock.
+ * What is live is found from the locks that have a holder and from the queues;
+ * what has ended is not read.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -14,13 +16,21 @@
 #include <limits.h>
 
 #include "catalog/pg_type.h"
-#include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
+#include "utils/memutils.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
-#include "leaselock.h"
+#include "api/arguments.h"
+#include "api/result.h"
+#include "core/decide.h"
+#include "core/queue.h"
+#include "core/scope.h"
+#include "store/clock.h"
+#include "store/rows.h"
+#include "store/table.h"
+#include "store/tag.h"
 
 PG_FUNCTION_INFO_V1(leaselock_lease_peek);
 PG_FUNCTION_INFO_V1(leaselock_status_rows);
@@ -71,35 +81,90 @@ static const Oid ticket_types[TICKET_COLUMNS] = {
 	TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID
 };
 
-/* Begins a function that answers with rows of these columns. */
-static ReturnSetInfo *
-begin_rows(FunctionCallInfo fcinfo, const char *function, const Oid *types,
-		   int columns)
-{
-	ReturnSetInfo *result;
+/* ----------------------------------------------------------------------
+ * Walking what is live
+ * ----------------------------------------------------------------------
+ */
 
-	store_begin_call(false);
-	InitMaterializedSRF(fcinfo, 0);
-	result = (ReturnSetInfo *) fcinfo->resultinfo;
-	store_check_result(function, result->setDesc, types, columns);
-	return result;
+/* Puts the rows of one lock; it may have no holder, and has waiters then. */
+typedef void (*PutLock) (ReturnSetInfo *result, const LockRow *lock);
+
+/* Puts the locks that have a holder. */
+static void
+put_held_locks(ReturnSetInfo *result, PutLock put)
+{
+	MemoryContext old_context = CurrentMemoryContext;
+	MemoryContext context = AllocSetContextCreate(old_context,
+												  "leaselock status",
+												  ALLOCSET_SMALL_SIZES);
+	TableScan  *scan = store_open_held();
+	LockRow		lock;
+
+	MemoryContextSwitchTo(context);
+	while (store_next_held(scan, &lock))
+	{
+		if (may_see_scope(lock.key.scope))
+			put(result, &lock);
+		MemoryContextReset(context);
+	}
+	MemoryContextSwitchTo(old_context);
+	MemoryContextDelete(context);
+	store_close_scan(scan);
 }
 
-/* Waiters are counted up to "enough", from that many tickets. */
+/* Puts the locks that nobody holds and somebody waits for. */
 static void
-put_status_row(ReturnSetInfo *result, const LeaseLock *lock, int enough,
+put_free_locks(ReturnSetInfo *result, PutLock put)
+{
+	TicketScan *scan = store_open_queues(NULL);
+	LockKey		last = {NULL, NULL, 0};
+	TicketRow	ticket;
+
+	while (store_next_ticket(scan, &ticket))
+	{
+		LockRow		lock;
+
+		if (last.name != NULL && compare_lock_keys(&last, &ticket.key) == 0)
+			continue;
+		last = ticket.key;
+		store_load_lock(&ticket.key, &lock);
+		if (!OidIsValid(lock.holder.role) && may_see_scope(lock.key.scope))
+			put(result, &lock);
+	}
+	store_close_tickets(scan);
+}
+
+/* ----------------------------------------------------------------------
+ * Locks
+ * ----------------------------------------------------------------------
+ */
+
+static void
+set_holder(Datum *values, const LockRow *lock, TimestampTz now)
+{
+	TimestampTz until = grant_until(lock);
+
+	values[STATUS_OWNER] = CStringGetTextDatum(lock->holder.owner);
+	values[STATUS_ROLE] = role_name_datum(lock->holder.role);
+	values[STATUS_FENCE] = Int64GetDatum(lock->fence);
+	values[STATUS_DEPTH] = Int32GetDatum(count_depth(lock, now));
+	values[STATUS_GRANTED_AT] = TimestampTzGetDatum(lock->granted_at);
+	values[STATUS_EXPIRES_AT] = TimestampTzGetDatum(until);
+	values[STATUS_REMAINING_MS] =
+		Int64GetDatum(clock_remaining_ms(until, now));
+}
+
+/* Waiters are counted up to "enough", from that many rows. */
+static void
+put_status_row(ReturnSetInfo *result, const LockRow *lock, int enough,
 			   int max_rows)
 {
 	TimestampTz now = clock_read(lock->changed_at);
-	TimestampTz until = Max(lock->expires_at, lock->hold_expires_at);
 	bool		held = OidIsValid(lock->holder.role);
-	int			waiters;
+	int			waiters = queue_length(lock, now, enough, max_rows);
 	Datum		values[STATUS_COLUMNS] = {0};
 	bool		nulls[STATUS_COLUMNS];
 
-	if (!may_see_scope(lock->key.scope))
-		return;
-	waiters = queue_length(lock, now, enough, max_rows);
 	if (!held && waiters == 0)
 		return;
 	memset(nulls, !held, sizeof(nulls));
@@ -110,19 +175,16 @@ put_status_row(ReturnSetInfo *result, const LeaseLock *lock, int enough,
 	values[STATUS_SCOPE] = CStringGetTextDatum(lock->key.scope);
 	values[STATUS_NAME] = CStringGetTextDatum(lock->key.name);
 	if (held)
-	{
-		values[STATUS_OWNER] = CStringGetTextDatum(lock->holder.owner);
-		values[STATUS_ROLE] = role_name_datum(lock->holder.role);
-		values[STATUS_FENCE] = Int64GetDatum(lock->fence);
-		values[STATUS_DEPTH] = Int32GetDatum(grant_depth(lock, now));
-		values[STATUS_GRANTED_AT] = TimestampTzGetDatum(lock->granted_at);
-		values[STATUS_EXPIRES_AT] = TimestampTzGetDatum(until);
-		values[STATUS_REMAINING_MS] =
-			Int64GetDatum(clock_remaining_ms(until, now));
-	}
+		set_holder(values, lock, now);
 	values[STATUS_LAPSED] = BoolGetDatum(held && !grant_is_live(lock, now));
 	values[STATUS_WAITERS] = Int32GetDatum(waiters);
 	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+}
+
+static void
+put_whole_status_row(ReturnSetInfo *result, const LockRow *lock)
+{
+	put_status_row(result, lock, INT_MAX, INT_MAX);
 }
 
 Datum
@@ -131,50 +193,36 @@ leaselock_lease_peek(PG_FUNCTION_ARGS)
 	const char *name = argument_text(fcinfo, 0, "name");
 	const char *scope = argument_text(fcinfo, 1, "scope");
 	LockKey		key = make_lock_key(scope, name);
-	ReturnSetInfo *result = begin_rows(fcinfo, "lease_peek", status_types,
-									   STATUS_COLUMNS);
-	LeaseLock	lock;
+	ReturnSetInfo *result = begin_result_rows(fcinfo, "lease_peek",
+											  status_types, STATUS_COLUMNS);
+	LockRow		lock;
 
 	store_load_lock(&key, &lock);
-	put_status_row(result, &lock, MAX_POSITION, MAX_POSITION_ROWS);
+	if (may_see_scope(scope))
+		put_status_row(result, &lock, MAX_POSITION, MAX_POSITION_ROWS);
 	return (Datum) 0;
 }
 
-/*
- * Locks come from their rows; one that was never granted may have waiters and
- * no row yet.
- */
 Datum
 leaselock_status_rows(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *result = begin_rows(fcinfo, "status_rows", status_types,
-									   STATUS_COLUMNS);
-	LockKey		last = {NULL, NULL, 0};
-	ListCell   *cell;
+	ReturnSetInfo *result = begin_result_rows(fcinfo, "status_rows",
+											  status_types, STATUS_COLUMNS);
 
-	foreach(cell, store_list_locks())
-		put_status_row(result, (LeaseLock *) lfirst(cell), INT_MAX, INT_MAX);
-
-	foreach(cell, store_list_tickets())
-	{
-		LeaseTicket *ticket = (LeaseTicket *) lfirst(cell);
-		LeaseLock	lock;
-
-		if (ticket->state != LEASE_WAITING ||
-			(last.name != NULL && compare_lock_keys(&last, &ticket->key) == 0))
-			continue;
-		last = ticket->key;
-		store_load_lock(&ticket->key, &lock);
-		if (!ItemPointerIsValid(&lock.tid))
-			put_status_row(result, &lock, INT_MAX, INT_MAX);
-	}
+	put_held_locks(result, put_whole_status_row);
+	put_free_locks(result, put_whole_status_row);
 	return (Datum) 0;
 }
 
+/* ----------------------------------------------------------------------
+ * Tickets
+ * ----------------------------------------------------------------------
+ */
+
+/* Puts a live ticket: a held one has a depth, a waiting one a position. */
 static void
-put_ticket_row(ReturnSetInfo *result, const LeaseTicket *ticket,
-			   LeaseState state, int position, const LeaseLock *lock,
-			   TimestampTz now)
+put_ticket_row(ReturnSetInfo *result, const TicketRow *ticket,
+			   LeaseState state, int number, TimestampTz now)
 {
 	bool		held = state == LEASE_HELD;
 	TimestampTz until = held ? ticket->expires_at : ticket->wait_until;
@@ -187,9 +235,9 @@ put_ticket_row(ReturnSetInfo *result, const LeaseTicket *ticket,
 	values[TICKET_ROLE] = role_name_datum(ticket->who.role);
 	values[TICKET_TICKET] = UUIDPGetDatum(&ticket->ticket);
 	values[TICKET_STATE] = CStringGetTextDatum(lease_state_name(state));
-	values[TICKET_POSITION] = Int32GetDatum(position);
+	values[TICKET_POSITION] = Int32GetDatum(number);
 	nulls[TICKET_POSITION] = held;
-	values[TICKET_DEPTH] = Int32GetDatum(held ? grant_depth(lock, now) : 0);
+	values[TICKET_DEPTH] = Int32GetDatum(number);
 	nulls[TICKET_DEPTH] = !held;
 	values[TICKET_REQUESTED_AT] = TimestampTzGetDatum(ticket->requested_at);
 	values[TICKET_EXPIRES_AT] = TimestampTzGetDatum(ticket->expires_at);
@@ -200,64 +248,76 @@ put_ticket_row(ReturnSetInfo *result, const LeaseTicket *ticket,
 	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 }
 
-/* The place of an identity in a list of them, from 1; 0: it is not there. */
-static int
-identity_position(const List *identities, const Identity *who)
+static void
+put_shares(ReturnSetInfo *result, const LockRow *lock, TimestampTz now)
 {
+	int			count;
+	TicketRow  *shares = store_load_shares(lock, &count);
+	int			depth = grant_depth(lock, shares, count, now);
+
+	for (int i = 0; i < count; i++)
+	{
+		if (ticket_state(&shares[i], lock, now) == LEASE_HELD)
+			put_ticket_row(result, &shares[i], LEASE_HELD, depth, now);
+	}
+}
+
+/* The position of an identity among those met so far, which it joins. */
+static int
+exact_position(List **met, const Identity *who)
+{
+	Identity   *copy;
 	ListCell   *cell;
 
-	foreach(cell, identities)
+	foreach(cell, *met)
 	{
 		if (same_identity((Identity *) lfirst(cell), who))
 			return foreach_current_index(cell) + 1;
 	}
-	return 0;
-}
-
-/* The identities that wait for a lock, each once, in the order of their turn. */
-static List *
-note_identity(List *identities, Identity *who)
-{
-	return identity_position(identities, who) != 0 ? identities :
-		lappend(identities, who);
+	copy = palloc(sizeof(Identity));
+	*copy = *who;
+	*met = lappend(*met, copy);
+	return list_length(*met);
 }
 
 /*
- * Tickets come lock by lock, and within a lock in the order of their places,
- * so that exact positions can be counted on the way.
+ * Exact positions are counted on the way.  Those of the holder's identity wait
+ * for a share of its grant, whatever their place.
  */
+static void
+put_waiters(ReturnSetInfo *result, const LockRow *lock, TimestampTz now)
+{
+	TicketScan *scan = store_open_queue(&lock->key, 0);
+	List	   *met = NIL;
+	TicketRow	ticket;
+
+	while (store_next_ticket(scan, &ticket))
+	{
+		complete_waiter(&ticket, now);
+		if (waiter_is_live(&ticket, lock, now))
+			put_ticket_row(result, &ticket, LEASE_WAITING,
+						   exact_position(&met, &ticket.who), now);
+	}
+	store_close_tickets(scan);
+}
+
+static void
+put_tickets(ReturnSetInfo *result, const LockRow *lock)
+{
+	TimestampTz now = clock_read(lock->changed_at);
+
+	if (OidIsValid(lock->holder.role))
+		put_shares(result, lock, now);
+	put_waiters(result, lock, now);
+}
+
 Datum
 leaselock_ticket_rows(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *result = begin_rows(fcinfo, "ticket_rows", ticket_types,
-									   TICKET_COLUMNS);
-	LeaseLock	lock = {0};
-	TimestampTz now = 0;
-	List	   *identities = NIL;
-	ListCell   *cell;
+	ReturnSetInfo *result = begin_result_rows(fcinfo, "ticket_rows",
+											  ticket_types, TICKET_COLUMNS);
 
-	foreach(cell, store_list_tickets())
-	{
-		LeaseTicket *ticket = (LeaseTicket *) lfirst(cell);
-		LeaseState	state;
-
-		if ((ticket->state != LEASE_HELD && ticket->state != LEASE_WAITING) ||
-			!may_see_scope(ticket->key.scope))
-			continue;
-		if (lock.key.name == NULL ||
-			compare_lock_keys(&lock.key, &ticket->key) != 0)
-		{
-			store_load_lock(&ticket->key, &lock);
-			now = clock_read(lock.changed_at);
-			identities = NIL;
-		}
-		state = ticket_state(ticket, &lock, now);
-		if (state == LEASE_WAITING)
-			identities = note_identity(identities, &ticket->who);
-		if (state == LEASE_HELD || state == LEASE_WAITING)
-			put_ticket_row(result, ticket, state,
-						   identity_position(identities, &ticket->who),
-						   &lock, now);
-	}
+	put_held_locks(result, put_tickets);
+	put_free_locks(result, put_tickets);
 	return (Datum) 0;
 }

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * ticket_api.c
+ * tickets.c
  *	  The SQL functions lease_*, which work with tickets.
  *
  * Copyright (c) 2026, leaselock contributors
@@ -16,7 +16,13 @@
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
+#include "api/arguments.h"
+#include "api/result.h"
+#include "api/tickets.h"
+#include "core/scope.h"
 #include "leaselock.h"
+#include "store/clock.h"
+#include "store/rows.h"
 
 PG_FUNCTION_INFO_V1(leaselock_lease_acquire);
 PG_FUNCTION_INFO_V1(leaselock_lease_get);
@@ -57,19 +63,6 @@ static const Oid answer_types[ANSWER_COLUMNS] = {
 	TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, INT8OID, TEXTOID, NAMEOID, UUIDOID
 };
 
-static void
-set_column(Datum *values, bool *nulls, int column, Datum value, bool valid)
-{
-	values[column] = value;
-	nulls[column] = !valid;
-}
-
-static Datum
-text_or_null(const char *value)
-{
-	return value ? CStringGetTextDatum(value) : (Datum) 0;
-}
-
 /*
  * When to call again: a third of the lease for a holder, so that two renewals
  * may fail; for a waiter the sooner the nearer its turn is, and often enough
@@ -98,21 +91,20 @@ next_call_ms(const LeaseAnswer *answer)
 static Datum
 answer_datum(FunctionCallInfo fcinfo, const LeaseAnswer *answer)
 {
-	const LeaseTicket *ticket = &answer->ticket;
+	const TicketRow *ticket = &answer->ticket;
 	bool		held = answer->state == LEASE_HELD;
 	bool		foreign = OidIsValid(answer->holder.role);
 	int64		next_call = next_call_ms(answer);
 	Datum		values[ANSWER_COLUMNS];
 	bool		nulls[ANSWER_COLUMNS];
-	TupleDesc	desc;
-
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
-	store_check_result("lease_ticket", desc, answer_types, ANSWER_COLUMNS);
-	desc = BlessTupleDesc(desc);
+	TupleDesc	desc = result_row_type(fcinfo, "lease_ticket", answer_types,
+									   ANSWER_COLUMNS);
 
 #define SET_ANSWER(column, value, valid) \
-	set_column(values, nulls, column, value, valid)
+	do { \
+		nulls[column] = !(valid); \
+		values[column] = (valid) ? (value) : (Datum) 0; \
+	} while (0)
 
 	SET_ANSWER(ANSWER_TICKET, UUIDPGetDatum(&ticket->ticket), answer->has_ticket);
 	SET_ANSWER(ANSWER_STATE, CStringGetTextDatum(lease_state_name(answer->state)),
@@ -136,7 +128,7 @@ answer_datum(FunctionCallInfo fcinfo, const LeaseAnswer *answer)
 	SET_ANSWER(ANSWER_HOLDER, text_or_null(answer->holder.owner), foreign);
 	SET_ANSWER(ANSWER_HOLDER_ROLE, role_name_datum(answer->holder.role), foreign);
 	SET_ANSWER(ANSWER_REQUEST_ID, UUIDPGetDatum(&ticket->request_id),
-			   answer->has_request_id);
+			   ticket->has_request_id);
 
 #undef SET_ANSWER
 
@@ -144,61 +136,79 @@ answer_datum(FunctionCallInfo fcinfo, const LeaseAnswer *answer)
 }
 
 /*
- * A new ticket: a uuid of version 7, milliseconds and 74 random bits, which sort
- * by time, so that the index entries of new tickets lie side by side.  Asks for
- * the random bits of many at once.
+ * A new ticket: a uuid of version 8.  It begins with the time in microseconds,
+ * so that the index entries of new tickets lie side by side; then come random
+ * bits and a part of the hash of the lock's key, by which its lock could be
+ * found.  Asks for the random bits of many at once.
+ *
+ *	bits 0-47	 microseconds since 1970, but for the last 4 bits
+ *	bits 52-55	 those
+ *	bits 56-63, 66-87	random
+ *	bits 88-127	 the hash
  */
 static pg_uuid_t
-new_ticket(void)
+new_ticket(const LockKey *key)
 {
-	static pg_uuid_t uuids[32];
+	static uint32 random_bits[64];
 	static int	left = 0;
-	pg_uuid_t  *uuid;
-	uint64		ms = (GetCurrentTimestamp() +
-					  (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) *
-					  USECS_PER_DAY) / 1000;
+	pg_uuid_t	uuid;
+	uint64		us = GetCurrentTimestamp() +
+		(POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY;
+	uint32		random;
 
 	if (left == 0)
 	{
-		if (!pg_strong_random(uuids, sizeof(uuids)))
+		if (!pg_strong_random(random_bits, sizeof(random_bits)))
 			ereport(ERROR,
 					(errcode(ERRCODE_INTERNAL_ERROR),
 					 errmsg("could not generate random values")));
-		left = lengthof(uuids);
+		left = lengthof(random_bits);
 	}
-	uuid = &uuids[--left];
+	random = random_bits[--left];
 	for (int i = 0; i < 6; i++)
-		uuid->data[i] = (unsigned char) (ms >> (8 * (5 - i)));
-	uuid->data[6] = (uuid->data[6] & 0x0f) | 0x70;	/* version 7 */
-	uuid->data[8] = (uuid->data[8] & 0x3f) | 0x80;	/* variant */
-	return *uuid;
+		uuid.data[i] = (unsigned char) (us >> (4 + 8 * (5 - i)));
+	uuid.data[6] = 0x80 | (us & 0x0f);	/* version 8 */
+	uuid.data[7] = (unsigned char) random;
+	uuid.data[8] = 0x80 | ((random >> 8) & 0x3f);	/* variant */
+	uuid.data[9] = (unsigned char) (random >> 14);
+	uuid.data[10] = (unsigned char) (random >> 22);
+	for (int i = 0; i < 5; i++)
+		uuid.data[11 + i] = (unsigned char) (key->hash >> (8 * i));
+	return uuid;
 }
 
-/* Reads the arguments of lease_acquire, and of lease_acquire_wait. */
-LeaseRequest
-acquire_request(FunctionCallInfo fcinfo)
+/*
+ * Reads the arguments of lease_acquire, and of lease_acquire_wait, whose wait
+ * goes into *wait_us.
+ */
+LeaseEvent
+acquire_event(FunctionCallInfo fcinfo, int64 *wait_us)
 {
 	const char *name = argument_text(fcinfo, 0, "name");
 	const char *owner = argument_text(fcinfo, 1, "owner");
-	LeaseRequest request = {0};
+	LeaseEvent	event = {0};
 
-	request.lease_us = argument_lease(fcinfo, 2, "lease");
-	request.wait_us = argument_wait(fcinfo, 3, "wait");
-	request.key = make_lock_key(argument_text(fcinfo, 4, "scope"), name);
-	request.request_id = PG_ARGISNULL(5) ? NULL : PG_GETARG_UUID_P(5);
-	request.who = caller_identity(owner);
-	request.ticket = new_ticket();
-	return request;
+	event.kind = EVENT_ACQUIRE;
+	event.lease_us = argument_lease(fcinfo, 2, "lease");
+	*wait_us = argument_wait(fcinfo, 3, "wait");
+	event.key = make_lock_key(argument_text(fcinfo, 4, "scope"), name);
+	event.has_request_id = !PG_ARGISNULL(5);
+	if (event.has_request_id)
+		event.request_id = *PG_GETARG_UUID_P(5);
+	event.who = caller_identity(owner);
+	event.ticket = new_ticket(&event.key);
+	return event;
 }
 
 Datum
 leaselock_lease_acquire(PG_FUNCTION_ARGS)
 {
-	LeaseRequest request = acquire_request(fcinfo);
+	int64		wait_us;
+	LeaseEvent	event = acquire_event(fcinfo, &wait_us);
 	LeaseAnswer answer;
 
 	require_writable("lease_acquire()");
-	lease_acquire(&request, &answer);
+	lease_acquire(&event, wait_us, &answer);
 	return answer_datum(fcinfo, &answer);
 }
 

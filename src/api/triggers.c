@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * guard.c
+ * triggers.c
  *	  The trigger functions fence_guard and fence_monotonic.
  *
  * What a trigger's arguments say is worked out once a statement and kept with
@@ -23,7 +23,10 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
+#include "api/arguments.h"
+#include "core/fence.h"
 #include "leaselock.h"
+#include "store/tag.h"
 
 PG_FUNCTION_INFO_V1(leaselock_fence_guard);
 PG_FUNCTION_INFO_V1(leaselock_fence_monotonic);

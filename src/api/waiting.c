@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * wait_api.c
+ * waiting.c
  *	  The SQL procedures lease_wait and lease_acquire_wait.
  *
  * Copyright (c) 2026, leaselock contributors
@@ -16,10 +16,14 @@
 #include "funcapi.h"
 #include "nodes/parsenodes.h"
 #include "utils/builtins.h"
-#include "utils/fmgroids.h"
 #include "utils/timestamp.h"
 
-#include "leaselock.h"
+#include "api/arguments.h"
+#include "api/result.h"
+#include "api/tickets.h"
+#include "core/wait.h"
+#include "store/clock.h"
+#include "store/rows.h"
 
 PG_FUNCTION_INFO_V1(leaselock_lease_wait);
 PG_FUNCTION_INFO_V1(leaselock_lease_acquire_wait);
@@ -41,32 +45,26 @@ require_commit(FunctionCallInfo fcinfo, const char *procedure)
 
 /* The row of INOUT arguments; with a ticket it comes first. */
 static Datum
-result_row(FunctionCallInfo fcinfo, bool with_ticket,
+result_row(FunctionCallInfo fcinfo, const char *procedure, bool with_ticket,
 		   const LeaseAnswer *answer)
 {
-	Datum		values[4];
-	bool		nulls[4] = {0};
-	bool		granted = answer->ticket.fence != 0;
 	const Oid	types[] = {UUIDOID, TEXTOID, INT8OID, TIMESTAMPTZOID};
-	TupleDesc	desc;
-	int			i = 0;
+	int			first = with_ticket ? 0 : 1;
+	bool		granted = answer->ticket.fence != 0;
+	TupleDesc	desc = result_row_type(fcinfo, procedure, types + first,
+									   lengthof(types) - first);
+	Datum		values[lengthof(types)];
+	bool		nulls[lengthof(types)] = {0};
 
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
-	store_check_result(with_ticket ? "lease_acquire_wait" : "lease_wait", desc,
-					   types + !with_ticket, lengthof(types) - !with_ticket);
-	if (with_ticket)
-	{
-		nulls[i] = !answer->has_ticket;
-		values[i++] = UUIDPGetDatum(&answer->ticket.ticket);
-	}
-	values[i++] = CStringGetTextDatum(lease_state_name(answer->state));
-	nulls[i] = !granted;
-	values[i++] = Int64GetDatum(answer->ticket.fence);
-	nulls[i] = !granted;
-	values[i++] = TimestampTzGetDatum(answer->ticket.expires_at);
-	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
-											 values, nulls));
+	values[0] = UUIDPGetDatum(&answer->ticket.ticket);
+	nulls[0] = !answer->has_ticket;
+	values[1] = CStringGetTextDatum(lease_state_name(answer->state));
+	values[2] = Int64GetDatum(answer->ticket.fence);
+	nulls[2] = !granted;
+	values[3] = TimestampTzGetDatum(answer->ticket.expires_at);
+	nulls[3] = !granted;
+	return HeapTupleGetDatum(heap_form_tuple(desc, values + first,
+											 nulls + first));
 }
 
 Datum
@@ -75,8 +73,6 @@ leaselock_lease_wait(PG_FUNCTION_ARGS)
 	pg_uuid_t	uuid = *argument_uuid(fcinfo, 0, "ticket");
 	TimestampTz until = DT_NOEND;
 	LeaseAnswer answer;
-	LockKey		key;
-	pg_uuid_t	request_id;
 
 	if (!PG_ARGISNULL(1))
 		until = clock_read(NO_TIME) + argument_timeout(fcinfo, 1, "timeout");
@@ -86,30 +82,27 @@ leaselock_lease_wait(PG_FUNCTION_ARGS)
 	lease_look(&uuid, 0, &answer);
 	if (answer.state == LEASE_WAITING)
 	{
-		key = answer.ticket.key;
-		request_id = answer.ticket.request_id;
+		TicketRow	ticket = answer.ticket;
+
 		SPI_connect_ext(SPI_OPT_NONATOMIC);
-		wait_for_turn(&uuid, &key, &request_id, NULL, until, &answer);
+		wait_for_ticket(&ticket, until, &answer);
 		SPI_finish();
 	}
-	return result_row(fcinfo, false, &answer);
+	return result_row(fcinfo, "lease_wait", false, &answer);
 }
 
 Datum
 leaselock_lease_acquire_wait(PG_FUNCTION_ARGS)
 {
-	LeaseRequest request;
+	int64		wait_us;
+	LeaseEvent	event = acquire_event(fcinfo, &wait_us);
 	LeaseAnswer answer;
 
-	request = acquire_request(fcinfo);
-	request.served = true;
 	require_writable("lease_acquire_wait()");
 	require_commit(fcinfo, "lease_acquire_wait()");
 
 	SPI_connect_ext(SPI_OPT_NONATOMIC);
-	wait_for_turn(&request.ticket, &request.key,
-				  request.request_id ? request.request_id : &request.ticket,
-				  &request, DT_NOEND, &answer);
+	acquire_and_wait(&event, wait_us, &answer);
 	SPI_finish();
-	return result_row(fcinfo, true, &answer);
+	return result_row(fcinfo, "lease_acquire_wait", true, &answer);
 }

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
- * transaction.c
- *	  What the module remembers of a transaction, and does when it ends.
+ * commit.c
+ *	  What happens at the turning points of a transaction.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -9,60 +9,26 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
-#include "access/xlog.h"
 #include "replication/syncrep.h"
 #include "replication/walsender.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
-#include "utils/resowner.h"
 
-#include "leaselock.h"
-
-/* The subtransaction that changed a lease first, or Invalid. */
-static SubTransactionId lease_changed_by = InvalidSubTransactionId;
-
-/*
- * Where the WAL of this transaction ends, if all that it has written so far
- * may be lost in a crash; else Invalid.
- */
-static XLogRecPtr losable_end = InvalidXLogRecPtr;
-
-/* Notes that this transaction changes a lease of a lock. */
-void
-note_lease_change(const LockKey *key)
-{
-	if (lease_changed_by == InvalidSubTransactionId)
-		lease_changed_by = GetCurrentSubTransactionId();
-	forget_checked_leases(key);
-}
+#include "core/changes.h"
+#include "core/commit.h"
+#include "core/fence.h"
+#include "core/prune.h"
+#include "store/tag.h"
 
 /*
- * Brackets the writes of a release, which may be lost in a crash: the lease
- * then runs out instead.  If the transaction writes nothing else, its commit
- * need not wait for the disk, which saves every second wait of a pair of
- * acquire and release.
+ * Lets the commit return before it is on disk, if all that it may lose is a
+ * release: the lease then runs out instead.  That saves every second wait of a
+ * pair of acquire and release.
  */
-void
-begin_losable_write(void)
-{
-	if (XactLastRecEnd != losable_end || !leaselock_async_release)
-		losable_end = InvalidXLogRecPtr;
-	else
-		losable_end = PG_UINT64_MAX;	/* still to be written */
-}
-
-void
-end_losable_write(void)
-{
-	if (losable_end == PG_UINT64_MAX)
-		losable_end = XactLastRecEnd;
-}
-
 static void
 relax_commit(void)
 {
-	if (losable_end != InvalidXLogRecPtr && losable_end == XactLastRecEnd)
+	if (may_lose_all())
 		(void) set_config_option("synchronous_commit", "off",
 								 PGC_USERSET, PGC_S_SESSION,
 								 GUC_ACTION_LOCAL, true, 0, false);
@@ -86,7 +52,7 @@ commit_will_wait(void)
 static void
 reject_prepare(void)
 {
-	if (lease_changed_by != InvalidSubTransactionId)
+	if (leases_were_changed())
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("cannot PREPARE a transaction that has changed leases"),
@@ -107,7 +73,7 @@ before_commit(bool prepare)
 	CurrentResourceOwner = TopTransactionResourceOwner;
 	if (prepare)
 		reject_prepare();
-	else if (lease_changed_by != InvalidSubTransactionId)
+	else if (leases_were_changed())
 	{
 		relax_commit();
 		tidy_before_commit(commit_will_wait());
@@ -133,9 +99,8 @@ leaselock_xact_callback(XactEvent event, void *arg)
 		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PREPARE:
 			fences_end();
-			forget_ticket_tags();
-			lease_changed_by = InvalidSubTransactionId;
-			losable_end = InvalidXLogRecPtr;
+			forget_tags();
+			end_changes();
 			break;
 		case XACT_EVENT_PARALLEL_PRE_COMMIT:
 		case XACT_EVENT_PARALLEL_COMMIT:
@@ -154,17 +119,24 @@ leaselock_subxact_callback(SubXactEvent event, SubTransactionId sub,
 	{
 		case SUBXACT_EVENT_COMMIT_SUB:
 			fences_commit_sub(sub, parent);
-			if (lease_changed_by == sub)
-				lease_changed_by = parent;
+			commit_changes_sub(sub, parent);
 			break;
 		case SUBXACT_EVENT_ABORT_SUB:
 			fences_abort_sub(sub);
-			forget_checked_leases(NULL);
-			if (lease_changed_by == sub)
-				lease_changed_by = InvalidSubTransactionId;
+			fences_forget_leases(NULL);
+			abort_changes_sub(sub);
 			break;
 		case SUBXACT_EVENT_START_SUB:
 		case SUBXACT_EVENT_PRE_COMMIT_SUB:
 			break;
 	}
+}
+
+/* Called by the server while it frees what a transaction has held. */
+void
+leaselock_release_callback(ResourceReleasePhase phase, bool is_commit,
+						   bool is_top_level, void *arg)
+{
+	if (phase == RESOURCE_RELEASE_AFTER_LOCKS && is_top_level)
+		wake_waiters(is_commit);
 }

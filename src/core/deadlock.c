@@ -30,11 +30,25 @@
 #include "lib/stringinfo.h"
 #include "utils/hsearch.h"
 
-#include "leaselock.h"
+#include "core/deadlock.h"
+#include "core/decide.h"
+#include "core/queue.h"
+#include "core/scope.h"
+#include "store/clock.h"
+#include "store/rows.h"
+#include "store/tag.h"
 
 /* How many identities a search reaches before it is the other's turn. */
 #define FIRST_LIMIT		64
 #define LIMIT_FACTOR	4
+
+/* A wait that closes a cycle: who waits for which lock behind whom. */
+typedef struct WaitEdge
+{
+	LockKey		key;
+	Identity	waiter;
+	Identity	blocker;
+} WaitEdge;
 
 /* An identity that was reached, and the wait that led there. */
 typedef struct CycleNode
@@ -54,8 +68,8 @@ typedef struct ReadQueue
 
 typedef struct Search
 {
-	const LeaseTicket *self;	/* the wait in question */
-	const LeaseLock *lock;		/* its lock */
+	const TicketRow *self;	/* the wait in question */
+	const LockRow *lock;		/* its lock */
 	int64		place;			/* that of the identity's first wait there */
 	HTAB	   *reached;		/* CycleNode by identity */
 	HTAB	   *queues;			/* ReadQueue by lock */
@@ -93,7 +107,7 @@ match_lock(const void *a, const void *b, Size keysize)
 }
 
 static void
-begin_search(Search *search, const LeaseLock *lock, const LeaseTicket *self,
+begin_search(Search *search, const LockRow *lock, const TicketRow *self,
 			 int limit)
 {
 	HASHCTL		control = {0};
@@ -144,11 +158,11 @@ get_read_queue(Search *search, const LockKey *key, int64 place)
  * is the newest, whatever the clocks of two locks say.
  */
 static bool
-is_older(const Search *search, const LeaseTicket *wait)
+is_older(const Search *search, const TicketRow *wait)
 {
-	const LeaseTicket *self = search->self;
+	const TicketRow *self = search->self;
 
-	if (!ItemPointerIsValid(&self->tid))
+	if (!ItemPointerIsValid(&self->version.tid))
 		return true;
 	if (wait->requested_at != self->requested_at)
 		return wait->requested_at < self->requested_at;
@@ -156,15 +170,19 @@ is_older(const Search *search, const LeaseTicket *wait)
 }
 
 static bool
-is_live_wait(const LeaseTicket *wait, const LeaseLock *lock)
+is_live_wait(const TicketRow *wait, const LockRow *lock)
 {
-	return wait->state == LEASE_WAITING &&
-		ticket_state(wait, lock, clock_read(lock->changed_at)) ==
-		LEASE_WAITING;
+	TicketRow	complete = *wait;
+	TimestampTz now = clock_read(lock->changed_at);
+
+	if (wait->state != LEASE_WAITING)
+		return false;
+	complete_waiter(&complete, now);
+	return waiter_is_live(&complete, lock, now);
 }
 
 static bool
-holder_blocks(const LeaseLock *lock, const Identity *waiter)
+holder_blocks(const LockRow *lock, const Identity *waiter)
 {
 	return grant_is_live(lock, clock_read(lock->changed_at)) &&
 		!same_identity(&lock->holder, waiter);
@@ -230,12 +248,12 @@ reach_blocker(Search *search, const Identity *who, const LockKey *key,
 
 /* Reaches whoever blocks one wait of the identity of a node. */
 static void
-follow_wait(Search *search, const LeaseTicket *wait, const LeaseLock *lock,
+follow_wait(Search *search, const TicketRow *wait, const LockRow *lock,
 			CycleNode *from)
 {
 	ReadQueue  *queue = get_read_queue(search, &lock->key, lock->passed);
 	TicketScan *scan;
-	LeaseTicket ahead;
+	TicketRow ahead;
 
 	if (holder_blocks(lock, &wait->who))
 		reach_blocker(search, &lock->holder, &lock->key, from);
@@ -266,8 +284,8 @@ follow_identity(Search *search, CycleNode *node)
 
 	foreach(cell, store_list_waits(&node->who))
 	{
-		LeaseTicket *wait = (LeaseTicket *) lfirst(cell);
-		LeaseLock	lock;
+		TicketRow *wait = (TicketRow *) lfirst(cell);
+		LockRow	lock;
 
 		if (is_over(search))
 			return;
@@ -311,7 +329,7 @@ blocks_self(const Search *search, const Identity *who)
 		return true;
 	foreach(cell, store_list_waits(who))
 	{
-		LeaseTicket *wait = (LeaseTicket *) lfirst(cell);
+		TicketRow *wait = (TicketRow *) lfirst(cell);
 
 		if (compare_lock_keys(&wait->key, &search->lock->key) == 0 &&
 			wait->place < search->place &&
@@ -323,13 +341,13 @@ blocks_self(const Search *search, const Identity *who)
 
 /* Reaches the older live waiters of a lock that stand behind a place. */
 static void
-follow_waiters(Search *search, const LeaseLock *lock, int64 after,
+follow_waiters(Search *search, const LockRow *lock, int64 after,
 			   CycleNode *from)
 {
 	ReadQueue  *queue = get_read_queue(search, &lock->key, PG_INT64_MAX);
 	int64		end = queue->place;
 	TicketScan *scan;
-	LeaseTicket wait;
+	TicketRow wait;
 
 	after = Max(after, lock->passed);
 	if (after >= end)
@@ -356,7 +374,7 @@ static void
 follow_blocked(Search *search, CycleNode *node)
 {
 	ListCell   *cell;
-	LeaseLock	lock;
+	LockRow	lock;
 
 	foreach(cell, store_list_blocked(&node->who))
 	{
@@ -369,7 +387,7 @@ follow_blocked(Search *search, CycleNode *node)
 	}
 	foreach(cell, store_list_waits(&node->who))
 	{
-		LeaseTicket *wait = (LeaseTicket *) lfirst(cell);
+		TicketRow *wait = (TicketRow *) lfirst(cell);
 
 		if (is_over(search))
 			return;
@@ -391,7 +409,7 @@ first_place(const Search *search)
 
 	foreach(cell, store_list_waits(&search->self->who))
 	{
-		LeaseTicket *wait = (LeaseTicket *) lfirst(cell);
+		TicketRow *wait = (TicketRow *) lfirst(cell);
 
 		if (compare_lock_keys(&wait->key, &search->lock->key) == 0 &&
 			wait->place < place && is_live_wait(wait, search->lock))
@@ -428,7 +446,7 @@ search_behind(Search *search)
  * yet.
  */
 List *
-find_deadlock(const LeaseLock *lock, const LeaseTicket *self)
+find_deadlock(const LockRow *lock, const TicketRow *self)
 {
 	for (int limit = FIRST_LIMIT;; limit *= LIMIT_FACTOR)
 	{

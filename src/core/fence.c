@@ -5,15 +5,15 @@
  *
  * A check reads the lock's row without a lock, so that a stalled transaction
  * holds nobody up.  What it found is remembered for the transaction, and
- * verified just before the commit under the name tag in NAME_VERIFY, which no
+ * verified just before the commit under the name tag in RowShareLock, which no
  * grant can pass and which is kept until the commit is complete.  So no write
  * of a superseded holder commits after a newer grant.
  *
  * The memory is a hash in TopTransactionContext.  An entry belongs to the
  * subtransaction that checked first, and is dropped if that is rolled back.
  * If the transaction itself ends the grant that it has checked, it verifies
- * the entry there and then, under the tag in NAME_CHANGE: the lock is its own
- * until it ends.  The entry is settled by that subtransaction, and pending
+ * the entry there and then, under the tag in ExclusiveLock: the lock is its own
+ * until it ends.  The entry is verified by that subtransaction, and pending
  * again if that is rolled back.
  *
  * Copyright (c) 2026, leaselock contributors
@@ -31,7 +31,14 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
+#include "core/decide.h"
+#include "core/fence.h"
+#include "core/scope.h"
 #include "leaselock.h"
+#include "store/clock.h"
+#include "store/rows.h"
+#include "store/table.h"
+#include "store/tag.h"
 
 typedef struct PendingKey
 {
@@ -43,20 +50,10 @@ typedef struct PendingFence
 {
 	PendingKey	key;			/* strings live in TopTransactionContext */
 	SubTransactionId checked_by;
-	SubTransactionId settled_by;	/* Invalid: to be verified at commit */
+	SubTransactionId verified_by;	/* Invalid: to be verified at commit */
 	Oid			role;			/* the last that was allowed to check it */
 	TimestampTz live_until;		/* no need to read the lease again before */
 } PendingFence;
-
-/* Why a fence may or may not write. */
-typedef enum FenceVerdict
-{
-	FENCE_CURRENT,
-	FENCE_LAPSED,				/* the present grant, but its lease ran out */
-	FENCE_ENDED,				/* released or broken, nobody since */
-	FENCE_SUPERSEDED,
-	FENCE_UNKNOWN				/* never given out, as far as is known */
-} FenceVerdict;
 
 static HTAB *pending_fences = NULL;
 
@@ -112,7 +109,7 @@ create_pending_fences(void)
 
 /* Remembers a check that passed, of the lock as it was loaded. */
 static void
-remember_pending(const LockKey *key, int64 fence, const LeaseLock *lock)
+remember_pending(const LockKey *key, int64 fence, const LockRow *lock)
 {
 	PendingFence *pending = find_pending(key, fence);
 
@@ -130,28 +127,16 @@ remember_pending(const LockKey *key, int64 fence, const LeaseLock *lock)
 		copy.fence = fence;
 		pending = hash_search(pending_fences, &copy, HASH_ENTER, NULL);
 		pending->checked_by = GetCurrentSubTransactionId();
-		pending->settled_by = InvalidSubTransactionId;
+		pending->verified_by = InvalidSubTransactionId;
 	}
 	pending->role = GetUserId();
-	pending->live_until = Max(lock->expires_at, lock->hold_expires_at);
+	pending->live_until = grant_until(lock);
 }
 
 /* ----------------------------------------------------------------------
  * Checking
  * ----------------------------------------------------------------------
  */
-
-static FenceVerdict
-judge_fence(const LeaseLock *lock, int64 fence, TimestampTz now)
-{
-	if (fence < lock->fence)
-		return FENCE_SUPERSEDED;
-	if (fence > lock->fence || fence == 0)
-		return FENCE_UNKNOWN;
-	if (!OidIsValid(lock->holder.role))
-		return FENCE_ENDED;
-	return grant_is_live(lock, now) ? FENCE_CURRENT : FENCE_LAPSED;
-}
 
 /*
  * With a transaction-wide snapshot, refuses a grant that the snapshot cannot
@@ -160,7 +145,7 @@ judge_fence(const LeaseLock *lock, int64 fence, TimestampTz now)
  * with the old snapshot would leave a predicate lock on it.
  */
 static void
-reject_younger_grant(const LeaseLock *lock)
+reject_younger_grant(const LockRow *lock)
 {
 	uint64		granted = U64FromFullTransactionId(lock->granted_xid);
 	uint64		next;
@@ -191,13 +176,13 @@ reject_younger_grant(const LeaseLock *lock)
  */
 static FenceVerdict
 check_fence(const LockKey *key, int64 fence, bool allow_lapsed,
-			LeaseLock *lock)
+			LockRow *lock)
 {
 	PendingFence *pending = find_pending(key, fence);
 	FenceVerdict verdict;
 	TimestampTz now;
 
-	if (pending != NULL && pending->settled_by == InvalidSubTransactionId &&
+	if (pending != NULL && pending->verified_by == InvalidSubTransactionId &&
 		pending->role == GetUserId() &&
 		(allow_lapsed || clock_read(NO_TIME) < pending->live_until))
 		return FENCE_CURRENT;
@@ -260,7 +245,7 @@ report_stale_fence(const LockKey *key, int64 fence, FenceVerdict verdict,
 bool
 fence_check(const LockKey *key, int64 fence, bool allow_lapsed)
 {
-	LeaseLock	lock;
+	LockRow		lock;
 
 	return check_fence(key, fence, allow_lapsed, &lock) == FENCE_CURRENT;
 }
@@ -269,7 +254,7 @@ fence_check(const LockKey *key, int64 fence, bool allow_lapsed)
 void
 fence_assert(const LockKey *key, int64 fence, bool allow_lapsed)
 {
-	LeaseLock	lock;
+	LockRow		lock;
 	FenceVerdict verdict = check_fence(key, fence, allow_lapsed, &lock);
 
 	if (verdict != FENCE_CURRENT)
@@ -291,7 +276,7 @@ fence_require_check(const LockKey *key)
 		hash_seq_init(&scan, pending_fences);
 		while ((pending = hash_seq_search(&scan)) != NULL)
 		{
-			if (pending->settled_by == InvalidSubTransactionId &&
+			if (pending->verified_by == InvalidSubTransactionId &&
 				compare_lock_keys(&pending->key.lock, key) == 0)
 			{
 				hash_seq_term(&scan);
@@ -313,21 +298,20 @@ fence_require_check(const LockKey *key)
 
 /* Raises LS001 unless the fence is still the lock's, lapsed or not. */
 static void
-verify_fence(const LeaseLock *lock, int64 fence)
+verify_fence(const LockRow *lock, int64 fence)
 {
-	FenceVerdict verdict = judge_fence(lock, fence, NO_TIME);
-
-	if (verdict != FENCE_CURRENT && verdict != FENCE_LAPSED)
-		report_stale_fence(&lock->key, fence, verdict, lock->fence);
+	if (!fence_may_commit(lock, fence))
+		report_stale_fence(&lock->key, fence,
+						   judge_fence(lock, fence, NO_TIME), lock->fence);
 }
 
 /*
  * Verifies what this transaction has checked of a lock whose grant it is
- * about to end or replace.  The caller holds the name tag in NAME_CHANGE and
+ * about to end or replace.  The caller holds the name tag in ExclusiveLock and
  * passes the row as it was before.  Raises LS001.
  */
 void
-fence_settle(const LeaseLock *lock)
+fences_verify_early(const LockRow *lock)
 {
 	HASH_SEQ_STATUS scan;
 	PendingFence *pending;
@@ -337,14 +321,13 @@ fence_settle(const LeaseLock *lock)
 	hash_seq_init(&scan, pending_fences);
 	while ((pending = hash_seq_search(&scan)) != NULL)
 	{
-		if (pending->settled_by != InvalidSubTransactionId ||
+		if (pending->verified_by != InvalidSubTransactionId ||
 			compare_lock_keys(&pending->key.lock, &lock->key) != 0)
 			continue;
-		if (pending->key.fence != lock->fence ||
-			!OidIsValid(lock->holder.role))
+		if (!fence_may_commit(lock, pending->key.fence))
 			hash_seq_term(&scan);
 		verify_fence(lock, pending->key.fence);
-		pending->settled_by = GetCurrentSubTransactionId();
+		pending->verified_by = GetCurrentSubTransactionId();
 	}
 }
 
@@ -394,7 +377,7 @@ fences_verify(void)
 	hash_seq_init(&scan, pending_fences);
 	while ((pending = hash_seq_search(&scan)) != NULL)
 	{
-		if (pending->settled_by == InvalidSubTransactionId)
+		if (pending->verified_by == InvalidSubTransactionId)
 			entries[count++] = pending;
 	}
 	qsort(entries, count, sizeof(PendingFence *), compare_entry_locks);
@@ -402,13 +385,15 @@ fences_verify(void)
 	store_begin_call(false);
 	for (int i = 0; i < count; i++)
 	{
-		LeaseLock	lock;
+		LockRow		lock;
+		Tag			tag;
 
 		/* dropping the extension ends every grant */
 		if (!store_is_installed())
 			report_stale_fence(&entries[i]->key.lock, entries[i]->key.fence,
 							   FENCE_UNKNOWN, 0);
-		wait_name_tag(NULL, &entries[i]->key.lock, NAME_VERIFY);
+		tag = name_tag(&entries[i]->key.lock);
+		wait_tag(NULL, &tag, RowShareLock);
 		store_load_lock(&entries[i]->key.lock, &lock);
 		verify_fence(&lock, entries[i]->key.fence);
 	}
@@ -424,7 +409,7 @@ fences_verify(void)
  * this transaction has changed it, or has undone a change.
  */
 void
-forget_checked_leases(const LockKey *key)
+fences_forget_leases(const LockKey *key)
 {
 	HASH_SEQ_STATUS scan;
 	PendingFence *pending;
@@ -453,8 +438,8 @@ fences_commit_sub(SubTransactionId sub, SubTransactionId parent)
 	{
 		if (pending->checked_by == sub)
 			pending->checked_by = parent;
-		if (pending->settled_by == sub)
-			pending->settled_by = parent;
+		if (pending->verified_by == sub)
+			pending->verified_by = parent;
 	}
 }
 
@@ -473,8 +458,8 @@ fences_abort_sub(SubTransactionId sub)
 		if (pending->checked_by == sub)
 			(void) hash_search(pending_fences, &pending->key, HASH_REMOVE,
 							   NULL);
-		else if (pending->settled_by == sub)
-			pending->settled_by = InvalidSubTransactionId;
+		else if (pending->verified_by == sub)
+			pending->verified_by = InvalidSubTransactionId;
 	}
 }
 

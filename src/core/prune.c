@@ -1,25 +1,18 @@
 /*-------------------------------------------------------------------------
  *
  * prune.c
- *	  Removing ended tickets and idle locks: by and by, and on demand.
+ *	  Removing ended tickets and idle locks: incrementally, and on demand.
  *
  * A transaction that has added rows looks, just before it commits, at random
  * pages of each table and removes what is over for long enough.  So the tables
  * stay within a multiple of what is live or retained, without a background
  * process.  lease_prune does the same to all of them at once.
  *
- * A ticket that has been ended by what is stored, or whose grant is not the
- * lock's any more, is written by nobody else; to remove it no tag is needed.
- * For a dead waiter its ticket tag is needed, for a lapsed ticket of the newest
- * grant the name tag, for a lock the name and the queue tag, and the floor tag
- * if its fence is above the floor; all are only tried for.
- *
- * What others may need is not kept while a transaction waits for anything.
- * Before a commit that is going to wait, for a lock to verify a fence or for a
- * standby, only that is removed which needs no tag; the rest stays due.
- *
- * A lock's row carries its last fence, so it may go once the floor of fences
- * is at or above that.
+ * What a row needs to be removed is a rule (decide.c); all tags are only tried
+ * for.  What others may need is not kept while a transaction waits for
+ * anything: before a commit that is going to wait, for a lock to verify a
+ * fence or for a standby, only that is removed which needs no tag; the rest is
+ * left to a later look.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -27,11 +20,17 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
 #include "common/pg_prng.h"
+#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "core/changes.h"
+#include "core/decide.h"
+#include "core/protocol.h"
+#include "core/prune.h"
 #include "leaselock.h"
+#include "store/clock.h"
+#include "store/rows.h"
 
 /* The most tags that lease_prune keeps until its transaction ends. */
 #define MAX_PRUNE_TAGS	1000
@@ -43,14 +42,11 @@
 #define MIN_TIDY_INTERVAL	2
 #define MAX_TIDY_INTERVAL	64
 
-/* So many rows make a page one that costs something to look at. */
+/* Pages with at least this many rows count as expensive to visit. */
 #define FULL_PAGE_ROWS		16
 
-/* So many such pages in a row are no chance. */
+/* This many of them in a row without a find are no coincidence. */
 #define MAX_VAIN_LOOKS		4
-
-static int	tidy_interval = MIN_TIDY_INTERVAL;
-static int	vain_looks = 0;
 
 /* The most pages that it looks at before one commit. */
 #define MAX_TIDY_PAGES	16
@@ -58,28 +54,21 @@ static int	vain_looks = 0;
 /* How many rows are read at once. */
 #define BATCH			1000
 
+static int	tidy_interval = MIN_TIDY_INTERVAL;
+static int	vain_looks = 0;
+
+/* Pages that this session still has to look at for rows that it added. */
+static int	pages_due = 0;
+
 typedef struct Prune
 {
 	TimestampTz before;			/* what was over by then may go */
 	int64		removed;
 	int64		max_removed;
-	int			tags;			/* name, queue and ticket tags taken */
+	int			tags;			/* that are kept */
 	bool		without_tags;	/* remove only what needs none */
 	bool		quiet;			/* a full lock table is no error */
 } Prune;
-
-/* Rows that this session has added since its last commit. */
-static int	rows_added = 0;
-
-/* Pages that it still has to look at for those that it added before. */
-static int	pages_due = 0;
-
-/* Notes that a row was added to the tables. */
-void
-note_row_added(void)
-{
-	rows_added++;
-}
 
 static bool
 is_full(const Prune *prune)
@@ -88,165 +77,32 @@ is_full(const Prune *prune)
 		prune->tags >= MAX_PRUNE_TAGS;
 }
 
-/* What a row to be removed needs; the lock is known by its key only. */
-static Call
-begin_removal(const Prune *prune, const LockKey *key)
-{
-	Call		call = {0};
-
-	call.tags.quiet = prune->quiet;
-	call.lock.key = *key;
-	return call;
-}
-
-/* Keeps the tags of a row that was removed, else gives them back. */
 static void
-settle_tags(Prune *prune, Call *call, bool removed)
+prune_row(Prune *prune, EventKind kind, const LockKey *key,
+		  const TicketRow *ticket)
 {
-	if (!removed)
-	{
-		give_back_tags(&call->tags);
-		return;
-	}
-	prune->removed++;
-	prune->tags += call->tags.count;
-	keep_tags(&call->tags);
-	note_lease_change(&call->lock.key);
-}
+	LeaseEvent	event = {0};
+	Outcome		outcome;
 
-/* ----------------------------------------------------------------------
- * Tickets
- * ----------------------------------------------------------------------
- */
-
-/* Whether a ticket belongs to the newest grant of its lock. */
-static bool
-is_of_newest_grant(const LeaseTicket *ticket, const LeaseLock *lock)
-{
-	return ticket->fence == lock->fence &&
-		same_identity(&ticket->who, &lock->holder);
-}
-
-/*
- * Removes a ticket that is held by what is stored, if it lapsed long ago.  Once
- * the lock's row shows another grant nobody writes the ticket any more, so it
- * is loaded anew after that.
- */
-static bool
-prune_held_ticket(Prune *prune, Call *call, LeaseTicket *ticket)
-{
-	if (ticket->expires_at >= prune->before)
-		return false;
-	store_load_lock(&ticket->key, &call->lock);
-	if (is_of_newest_grant(ticket, &call->lock))
-	{
-		if (prune->without_tags ||
-			!try_name_tag(&call->tags, &ticket->key, NAME_CHANGE))
-			return false;
-		load_call(call, &ticket->key);
-	}
-	if (!store_load_request(&ticket->key, &ticket->request_id, ticket) ||
-		ticket->state != LEASE_HELD || ticket->expires_at >= prune->before)
-		return false;
-	if (!is_of_newest_grant(ticket, &call->lock))
-		return store_try_delete_ticket(ticket);
-	call->lock.tickets--;
-	store_save_lock(&call->lock);
-	store_delete_ticket(ticket);
-	return true;
-}
-
-/* Removes a ticket that waits by what is stored, if its wait ran out. */
-static bool
-prune_waiting_ticket(Prune *prune, Call *call, LeaseTicket *ticket)
-{
-	if (ticket->wait_until >= prune->before || prune->without_tags ||
-		!try_ticket_tag(&call->tags, &ticket->key, &ticket->request_id) ||
-		!store_load_request(&ticket->key, &ticket->request_id, ticket) ||
-		ticket->state != LEASE_WAITING || ticket->wait_until >= prune->before)
-		return false;
-	store_delete_ticket(ticket);
-	return true;
+	event.kind = kind;
+	event.key = *key;
+	event.before = prune->before;
+	carry_out_with(&event, ticket, prune->without_tags ? ANY_TAG : 0,
+				   prune->quiet, &prune->tags, &outcome);
+	if (outcome.plan.yes)
+		prune->removed++;
 }
 
 static void
-prune_ticket(Prune *prune, LeaseTicket *ticket)
+prune_ticket(Prune *prune, const TicketRow *ticket)
 {
-	Call		call = begin_removal(prune, &ticket->key);
-	bool		removed = false;
-
-	if (ticket->state == LEASE_HELD)
-		removed = prune_held_ticket(prune, &call, ticket);
-	else if (ticket->state == LEASE_WAITING)
-		removed = prune_waiting_ticket(prune, &call, ticket);
-	else if (ticket->ended_at < prune->before)
-		removed = store_try_delete_ticket(ticket);
-	settle_tags(prune, &call, removed);
-}
-
-/* ----------------------------------------------------------------------
- * Locks
- * ----------------------------------------------------------------------
- */
-
-/* Whether nobody has held or touched a lock since. */
-static bool
-is_idle(const LeaseLock *lock, TimestampTz before)
-{
-	return lock->changed_at < before && lock->expires_at < before &&
-		lock->hold_expires_at < before;
-}
-
-/* Whether a ticket stands in the lock's queue by what is stored, dead or not. */
-static bool
-has_queue(const LeaseLock *lock)
-{
-	TicketScan *scan = store_open_queue(&lock->key, 0);
-	LeaseTicket ticket;
-	bool		found = store_next_ticket(scan, &ticket);
-
-	store_close_tickets(scan);
-	return found;
-}
-
-/* Puts the floor at or above a fence; false if somebody else is at it. */
-static bool
-cover_fence(Call *call, int64 fence)
-{
-	FenceFloor	floor = store_load_floor();
-	FenceFloor	cover = {fence, fence_reading()};
-
-	if (fence <= floor.fence)
-		return true;
-	if (!try_floor_tag(&call->tags))
-		return false;
-	floor = store_load_floor();
-	raise_floor(&floor, cover);
-	store_save_floor(&floor);
-	return true;
+	prune_row(prune, EVENT_PRUNE_TICKET, &ticket->key, ticket);
 }
 
 static void
-prune_lock(Prune *prune, LeaseLock *lock)
+prune_lock(Prune *prune, const LockRow *lock)
 {
-	Call		call = begin_removal(prune, &lock->key);
-	bool		removed = false;
-
-	if (!is_idle(lock, prune->before) || prune->without_tags)
-		return;
-	if (try_name_tag(&call.tags, &lock->key, NAME_CHANGE) &&
-		try_queue_tag(&call.tags, &lock->key))
-	{
-		load_call(&call, &lock->key);
-		if (ItemPointerIsValid(&call.lock.tid) &&
-			is_idle(&call.lock, prune->before) && !has_queue(&call.lock) &&
-			cover_fence(&call, call.lock.fence))
-		{
-			store_delete_lock(&call.lock);
-			removed = true;
-		}
-	}
-	settle_tags(prune, &call, removed);
+	prune_row(prune, EVENT_PRUNE_LOCK, &lock->key, NULL);
 }
 
 /* ----------------------------------------------------------------------
@@ -257,19 +113,22 @@ prune_lock(Prune *prune, LeaseLock *lock)
 static void
 prune_tickets(Prune *prune)
 {
-	List	   *tickets = NIL;
-	ListCell   *cell;
+	MemoryContext old_context = CurrentMemoryContext;
+	TicketScan *scan = store_open_tickets();
+	MemoryContext context = AllocSetContextCreate(old_context,
+												  "leaselock prune",
+												  ALLOCSET_DEFAULT_SIZES);
+	TicketRow	ticket;
 
-	do
+	MemoryContextSwitchTo(context);
+	while (!is_full(prune) && store_next_ticket(scan, &ticket))
 	{
-		tickets = store_next_tickets(tickets ? llast(tickets) : NULL, BATCH);
-		foreach(cell, tickets)
-		{
-			if (is_full(prune))
-				return;
-			prune_ticket(prune, (LeaseTicket *) lfirst(cell));
-		}
-	} while (list_length(tickets) == BATCH);
+		prune_ticket(prune, &ticket);
+		MemoryContextReset(context);
+	}
+	MemoryContextSwitchTo(old_context);
+	MemoryContextDelete(context);
+	store_close_tickets(scan);
 }
 
 static void
@@ -280,18 +139,21 @@ prune_locks(Prune *prune)
 
 	do
 	{
-		locks = store_next_locks(locks ? &((LeaseLock *) llast(locks))->key :
+		locks = store_next_locks(locks ? &((LockRow *) llast(locks))->key :
 								 NULL, BATCH);
 		foreach(cell, locks)
 		{
 			if (is_full(prune))
 				return;
-			prune_lock(prune, (LeaseLock *) lfirst(cell));
+			prune_lock(prune, (LockRow *) lfirst(cell));
 		}
 	} while (list_length(locks) == BATCH);
 }
 
-/* Removes hints of blockers that do not hold their lock any more. */
+/*
+ * Removes hints of blockers that do not hold their lock any more.  The name tag
+ * keeps others from removing the same.
+ */
 static void
 prune_blockers(Prune *prune)
 {
@@ -300,19 +162,25 @@ prune_blockers(Prune *prune)
 	foreach(cell, store_list_blockers(BATCH))
 	{
 		Blocker    *blocker = (Blocker *) lfirst(cell);
-		Call		call = begin_removal(prune, &blocker->key);
-		bool		removed = false;
+		Tag			tag = name_tag(&blocker->key);
+		TagSet		tags = {.quiet = prune->quiet};
+		LockRow		lock;
 
 		if (is_full(prune))
 			return;
-		if (try_name_tag(&call.tags, &blocker->key, NAME_CHANGE))
+		if (!try_tag(&tags, &tag, ExclusiveLock))
+			continue;
+		store_load_lock(&blocker->key, &lock);
+		if (same_identity(&lock.holder, &blocker->who))
 		{
-			load_call(&call, &blocker->key);
-			removed = !same_identity(&call.lock.holder, &blocker->who);
-			if (removed)
-				store_forget_blocker(&blocker->who, &blocker->key);
+			give_back_tags(&tags);
+			continue;
 		}
-		settle_tags(prune, &call, removed);
+		store_forget_blocker(&blocker->who, &blocker->key);
+		note_lease_change();
+		prune->removed++;
+		prune->tags += tags.count;
+		keep_tags(&tags);
 	}
 }
 
@@ -337,7 +205,7 @@ lease_prune(int64 older_us, int64 max_rows)
 }
 
 /* ----------------------------------------------------------------------
- * By and by
+ * Incrementally
  * ----------------------------------------------------------------------
  */
 
@@ -349,17 +217,17 @@ lease_prune(int64 older_us, int64 max_rows)
 static void
 count_due_pages(void)
 {
-	int			rest = rows_added % tidy_interval;
+	int			added = take_rows_added();
+	int			rest = added % tidy_interval;
 
-	pages_due += rows_added / tidy_interval;
+	pages_due += added / tidy_interval;
 	if (rest > 0 &&
 		pg_prng_uint64_range(&pg_global_prng_state, 1, tidy_interval) <=
 		(uint64) rest)
 		pages_due++;
-	rows_added = 0;
 }
 
-/* Notes whether a look was in vain, and what it cost was, too. */
+/* Adapts the interval to whether a visit that cost something found anything. */
 static void
 adapt_interval(bool in_vain)
 {
@@ -381,11 +249,11 @@ tidy_page(Prune *prune)
 	ListCell   *cell;
 
 	foreach(cell, store_sample_tickets(prune->before, &seen))
-		prune_ticket(prune, (LeaseTicket *) lfirst(cell));
+		prune_ticket(prune, (TicketRow *) lfirst(cell));
 	if (!prune->without_tags)
 	{
 		foreach(cell, store_sample_locks(prune->before, &seen))
-			prune_lock(prune, (LeaseLock *) lfirst(cell));
+			prune_lock(prune, (LockRow *) lfirst(cell));
 	}
 	adapt_interval(prune->removed == removed && seen >= FULL_PAGE_ROWS);
 }

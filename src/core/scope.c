@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * identity.c
+ * scope.c
  *	  Who calls, and whether it may.
  *
  * The functions are not SECURITY DEFINER, so GetUserId() is the caller's
@@ -16,9 +16,9 @@
 #include "catalog/pg_authid.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
-#include "utils/builtins.h"
 
-#include "leaselock.h"
+#include "core/scope.h"
+#include "store/rows.h"
 
 /* The identity that the caller acts as: its role, and a label it chooses. */
 Identity
@@ -29,24 +29,17 @@ caller_identity(const char *owner)
 	return who;
 }
 
-/* Nobody (role InvalidOid) is the same as no one. */
-bool
-same_identity(const Identity *a, const Identity *b)
-{
-	return OidIsValid(a->role) && a->role == b->role &&
-		strcmp(a->owner, b->owner) == 0;
-}
-
 /* Who may use a scope, read once for many who are asked about. */
 ScopeAccess
 scope_access(const char *scope)
 {
 	ScopeAccess access = {false, InvalidOid};
-	NameData	name;
+	ScopeRow	row;
 
-	access.registered = store_load_scope(scope, &name, &access.role);
-	if (access.registered && !OidIsValid(access.role))
-		access.role = get_role_oid(NameStr(name), true);
+	access.registered = store_load_scope(scope, &row);
+	if (access.registered)
+		access.role = OidIsValid(row.role) ? row.role :
+			get_role_oid(NameStr(row.role_name), true);
 	return access;
 }
 
@@ -89,7 +82,7 @@ require_scope(const char *scope)
 
 /* The same for checking a fence, which the grant's own role may as well. */
 void
-require_fence_access(const LeaseLock *lock)
+require_fence_access(const LockRow *lock)
 {
 	if (!OidIsValid(lock->holder.role) ||
 		!has_privs_of_role(GetUserId(), lock->holder.role))
@@ -106,7 +99,7 @@ may_see_scope(const char *scope)
 
 /* Raises 42501 unless the caller may act for the ticket's role. */
 void
-require_ticket_role(const LeaseTicket *ticket)
+require_ticket_role(const TicketRow *ticket)
 {
 	if (!has_privs_of_role(GetUserId(), ticket->who.role))
 		ereport(ERROR,
@@ -122,35 +115,8 @@ require_ticket_role(const LeaseTicket *ticket)
  * superuser may act for everybody.
  */
 bool
-owns_ticket(const LeaseTicket *ticket)
+owns_ticket(const TicketRow *ticket)
 {
 	return !superuser() ||
 		is_member_of_role_nosuper(GetUserId(), ticket->who.role);
-}
-
-/*
- * To be called first by what may write.  Raises 25006 on a standby and in a
- * read-only transaction, 25000 in a parallel worker, before anything is locked.
- */
-void
-require_writable(const char *function)
-{
-	PreventCommandDuringRecovery(function);
-	PreventCommandIfReadOnly(function);
-	PreventCommandIfParallelMode(function);
-	store_begin_call(true);
-}
-
-/*
- * A role's name, as a value of type name.  The role of a grant may have been
- * dropped since; then its oid stands for it.
- */
-Datum
-role_name_datum(Oid role)
-{
-	const char *name = GetUserNameFromId(role, true);
-
-	if (name == NULL)
-		name = psprintf("unknown (OID=%u)", role);
-	return DirectFunctionCall1(namein, CStringGetDatum(name));
 }

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * wait.c
- *	  Waiting for a turn inside the server, and waking who waits.
+ *	  Waiting for a turn inside the server.
  *
  * A wait is a series of looks, each a transaction of its own.  Between them
  * the backend sleeps on its latch, with neither a snapshot nor a transaction
@@ -9,8 +9,8 @@
  * that its ticket lives exactly as long as it does.
  *
  * Whoever ends a grant sets the latch of the next waiter after its own locks
- * have been released.  Nothing relies on that: a sleep ends when the holder's
- * lease does, and after a second anyway.
+ * have been released.  A sleep ends when the holder's lease does, and after a
+ * second anyway.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -22,97 +22,73 @@
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
-#include "storage/proc.h"
-#include "storage/procarray.h"
 #include "utils/memutils.h"
-#include "utils/resowner.h"
 #include "utils/snapmgr.h"
 
 #include "compat.h"
-#include "leaselock.h"
+#include "core/wait.h"
+#include "store/clock.h"
+#include "store/table.h"
 
 /* The longest sleep between two looks. */
 #define MAX_SLEEP_MS	1000
 
-/* The first sleep of a waiter whose turn it is while the lock is busy. */
+/* The first sleep of a waiter while nobody holds the lock. */
 #define MIN_SLEEP_MS	10
 
-/* ----------------------------------------------------------------------
- * Waking
- * ----------------------------------------------------------------------
- */
-
-/* Whoever finds no place here wakes by itself within a second. */
-#define MAX_WAKES	64
-
-static int	wake_pids[MAX_WAKES];
-static int	wake_count = 0;
-
-/* Has the backend that waits for a ticket look again once we have committed. */
-void
-wake_at_commit(const LeaseTicket *ticket)
+/* What a backend that waits for a ticket knows from one look to the next. */
+typedef struct Waiter
 {
-	if (ticket->waiter_pid != 0 && wake_count < MAX_WAKES)
-		wake_pids[wake_count++] = ticket->waiter_pid;
-}
-
-/*
- * Sets the latches after the locks are free, so that nobody wakes up to find
- * them taken.  The pid may be another process by now, which a latch does no
- * harm.  Must not fail.
- */
-void
-leaselock_release_callback(ResourceReleasePhase phase, bool is_commit,
-						   bool is_top_level, void *arg)
-{
-	if (phase != RESOURCE_RELEASE_AFTER_LOCKS || !is_top_level)
-		return;
-	for (int i = 0; is_commit && i < wake_count; i++)
-	{
-		PGPROC	   *proc = BackendPidGetProc(wake_pids[i]);
-
-		if (proc != NULL)
-			SetLatch(&proc->procLatch);
-	}
-	wake_count = 0;
-}
+	LockKey		key;
+	pg_uuid_t	ticket;
+	pg_uuid_t	id;				/* what the ticket's tags are made from */
+	TimestampTz until;			/* when its own patience ends */
+	int			flags;			/* for its next look */
+	bool		looking;		/* an error now is one of the look */
+	bool		known;			/* the ticket's row has said that it waits */
+	bool		announced;		/* whoever releases from now on reads that */
+	long		nap;			/* the last short sleep, 0: none */
+	bool		overslept;		/* the last sleep took its whole second */
+	TimestampTz holder_until;	/* of another's grant, NO_TIME: none seen */
+} Waiter;
 
 /* ----------------------------------------------------------------------
  * Sleeping
  * ----------------------------------------------------------------------
  */
 
+/* How long to wait in one go. */
+static long
+slice_ms(void)
+{
+	if (TransactionTimeoutCompat() > 0)
+		return Min(MAX_SLEEP_MS, Max(TransactionTimeoutCompat() / 2, 1));
+	return MAX_SLEEP_MS;
+}
+
 /*
- * How long to sleep after a look: until the holder's lease, the wait or our
- * own time is over.  If nobody holds the lock and we did not get it, it is
- * the turn of another, or another transaction works on the lock; that is over
- * soon, or takes long.
+ * How long a look may be away at the longest: until the holder's lease, the
+ * wait or our own time is over.
  */
 static long
-sleep_ms(const LeaseAnswer *answer, TimestampTz until, long last_sleep)
+look_due_ms(const Waiter *waiter, const LeaseAnswer *answer)
 {
-	int64		ms = MAX_SLEEP_MS;
+	int64		ms = slice_ms();
 
-	if (TransactionTimeoutCompat() > 0)
-		ms = Min(ms, Max(TransactionTimeoutCompat() / 2, 1));
-	if (!OidIsValid(answer->holder.role))
-		return Min(ms, Max(last_sleep * 2, MIN_SLEEP_MS));
-	ms = Min(ms, clock_remaining_ms(answer->holder_until, answer->now));
+	if (OidIsValid(answer->holder.role))
+		ms = Min(ms, clock_remaining_ms(answer->holder_until, answer->now));
 	ms = Min(ms, clock_remaining_ms(answer->ticket.wait_until, answer->now));
-	ms = Min(ms, clock_remaining_ms(until, answer->now));
+	ms = Min(ms, clock_remaining_ms(waiter->until, answer->now));
 	return Max(ms, 1);
 }
 
 /*
- * Sleeps until the latch is set or the time is over.  Notices that the client
- * has gone, whatever client_connection_check_interval says.
+ * Notices that the client has gone, whatever client_connection_check_interval
+ * says.
  */
 static void
-sleep_on_latch(long ms)
+check_client(void)
 {
-	InvalidateCatalogSnapshotConditionally();
-	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					 ms, LeaseWaitEventCompat());
 	if (MyProcPort != NULL && !pq_check_connection())
 	{
 		ClientConnectionLost = true;
@@ -120,6 +96,86 @@ sleep_on_latch(long ms)
 	}
 	CHECK_FOR_INTERRUPTS();
 }
+
+/* Sleeps until the latch is set; false if the time was over before. */
+static bool
+sleep_on_latch(long ms)
+{
+	int			events;
+
+	InvalidateCatalogSnapshotConditionally();
+	events = WaitLatch(MyLatch,
+					   WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					   ms, LeaseWaitEventCompat());
+	check_client();
+	return (events & WL_LATCH_SET) != 0;
+}
+
+/*
+ * The transaction that kept from a look what it needed, if it is still there:
+ * the ticket's tag, to say that we wait; and where it is our turn, all tags of
+ * a grant.  Where it is another's turn, whoever has that one's ticket tag takes
+ * the turn or gives it up.
+ */
+static VirtualTransactionId
+find_obstacle(const Waiter *waiter, const LeaseAnswer *answer)
+{
+	VirtualTransactionId keeper = {0};
+	bool		own_turn = !OidIsValid(answer->holder.role) &&
+		answer->position == 1;
+	Tag			tags[3];
+	LOCKMODE	modes[3] = {ExclusiveLock, ExclusiveLock, RowShareLock};
+	int			count = 0;
+
+	if (!waiter->known || own_turn)
+		tags[count++] = ticket_tag(&waiter->key, &waiter->id);
+	if (own_turn)
+	{
+		tags[count++] = name_tag(&waiter->key);
+		tags[count++] = scope_tag(waiter->key.scope);
+	}
+	else if (answer->has_head)
+		tags[count++] = ticket_tag(&waiter->key, &answer->head_id);
+	for (int i = 0; i < count && !VirtualTransactionIdIsValid(keeper); i++)
+		keeper = find_keeper(&tags[i], modes[i]);
+	return keeper;
+}
+
+/*
+ * Sleeps until a look is due.  If nobody holds the lock and we did not get it,
+ * it is the turn of another, which usually ends soon; if not, back off.
+ */
+static void
+sleep_till_look(Waiter *waiter, const LeaseAnswer *answer)
+{
+	bool		is_held = OidIsValid(answer->holder.role);
+	long		ms = look_due_ms(waiter, answer);
+
+	waiter->nap = is_held ? 0 : Max(waiter->nap * 2, MIN_SLEEP_MS);
+	if (!is_held)
+		ms = Min(ms, waiter->nap);
+	waiter->holder_until = is_held ? answer->holder_until : NO_TIME;
+	waiter->overslept = !sleep_on_latch(ms) && ms == MAX_SLEEP_MS;
+}
+
+/*
+ * Says in the log that a turn came by a release and no wake-up: a fault, which
+ * the tests look for.
+ */
+static void
+report_lost_wakeup(const Waiter *waiter, const LeaseAnswer *answer)
+{
+	if (waiter->overslept && answer->state == LEASE_HELD &&
+		waiter->holder_until > answer->now)
+		ereport(DEBUG1,
+				(errmsg_internal("nobody woke the waiter for lock \"%s\" in scope \"%s\"",
+								 waiter->key.name, waiter->key.scope)));
+}
+
+/* ----------------------------------------------------------------------
+ * Looking
+ * ----------------------------------------------------------------------
+ */
 
 /*
  * One look for a ticket that this backend waits for, in the current
@@ -133,47 +189,105 @@ sleep_on_latch(long ms)
  * takes for the answer to its next one.
  */
 static void
-look_uninterrupted(const pg_uuid_t *uuid, int flags, volatile bool *looking,
-				   LeaseAnswer *answer)
+look_uninterrupted(Waiter *waiter, LeaseAnswer *answer)
 {
 	store_lock_tables();
-	*looking = true;
+	waiter->looking = true;
 	HOLD_INTERRUPTS();
-	lease_look(uuid, flags, answer);
+	lease_look(&waiter->ticket, waiter->flags, answer);
 	RESUME_INTERRUPTS();
-	*looking = false;
+	waiter->looking = false;
 	CHECK_FOR_INTERRUPTS();
+}
+
+/*
+ * After a look that left the ticket waiting: commits it, and waits until
+ * another is due.  See wait_loop for "releaser".
+ */
+static void
+wait_till_look(Waiter *waiter, VirtualTransactionId releaser,
+			   const LeaseAnswer *answer)
+{
+	bool		wrote = TransactionIdIsValid(GetTopTransactionIdIfAny());
+	VirtualTransactionId obstacle = releaser;
+	bool		ended;
+
+	if (answer->ticket.waiter_pid == MyProcPid)
+	{
+		waiter->known = true;
+		waiter->flags |= LOOK_SILENT;
+	}
+	if (!wrote && !VirtualTransactionIdIsValid(releaser))
+	{
+		waiter->announced = waiter->known;
+		obstacle = find_obstacle(waiter, answer);
+	}
+	SPI_commit();
+
+	waiter->overslept = false;
+	if (wrote)
+		return;
+	if (!VirtualTransactionIdIsValid(obstacle))
+	{
+		sleep_till_look(waiter, answer);
+		return;
+	}
+	ended = wait_for_transaction(obstacle, look_due_ms(waiter, answer));
+	if (ended && VirtualTransactionIdIsValid(releaser))
+		waiter->announced = waiter->known;
+	waiter->nap = 0;
+	check_client();
 }
 
 /*
  * Looks and sleeps until the ticket waits no more, or the time is over; then
  * the ticket is a polling one again, and that is committed.  Any other answer
  * is given in the transaction of the last look, which is left to be committed.
+ *
+ * No wake-up is lost.  Whoever ends a grant takes the name tag in
+ * ExclusiveLock, then reads the queue, sets the latch of the first waiter that
+ * it finds there once its commit is visible, and keeps the tag until then.  We
+ * commit the ticket with our pid, then ask who has the tag in that mode, then
+ * look.  Whoever has it at that moment may have read the queue without us: it
+ * is the releaser whose end is waited for.  Whoever gave it back before has
+ * committed, so the look sees that.  Whoever takes it later finds our ticket,
+ * and from then on so does everybody: we are announced, and need not ask again.
+ *
+ * A latch that is set while we wait for something else, in a look or its
+ * commit, counts for nothing.  That does no harm before a look reads the lock,
+ * which the releaser had committed by then.  After that a look that writes
+ * nothing waits for nothing more.  One that wrote something may have waited to
+ * commit it, so it is followed by another look at once.  That ends, since what
+ * a silent look writes is not written again by the next.
  */
 static void
-wait_loop(const pg_uuid_t *uuid, int flags, TimestampTz until,
-		  volatile bool *looking, LeaseAnswer *answer)
+wait_loop(Waiter *waiter, LeaseAnswer *answer)
 {
 	MemoryContext caller_context = CurrentMemoryContext;
 	MemoryContext look_context = AllocSetContextCreate(caller_context,
 													   "leaselock look",
 													   ALLOCSET_SMALL_SIZES);
-	long		ms = 0;
+	Tag			name = name_tag(&waiter->key);
 
 	for (;;)
 	{
+		VirtualTransactionId releaser = {0};
+
 		ResetLatch(MyLatch);
 		MemoryContextReset(look_context);
 		MemoryContextSwitchTo(look_context);
-		look_uninterrupted(uuid, flags, looking, answer);
-		if (answer->state == LEASE_WAITING && until <= answer->now)
+		if (!waiter->announced)
+			releaser = find_keeper(&name, RowShareLock);
+		look_uninterrupted(waiter, answer);
+		report_lost_wakeup(waiter, answer);
+		if (answer->state == LEASE_WAITING && waiter->until <= answer->now)
 		{
 			/*
 			 * The ticket lives on without us, by this sign of life.  It
 			 * counts once it is committed, which must be before our liveness
 			 * tag goes.
 			 */
-			lease_look(uuid, LOOK_MAY_WAIT, answer);
+			lease_look(&waiter->ticket, LOOK_MAY_WAIT, answer);
 			MemoryContextSwitchTo(caller_context);
 			if (answer->state == LEASE_WAITING)
 				SPI_commit();
@@ -181,14 +295,45 @@ wait_loop(const pg_uuid_t *uuid, int flags, TimestampTz until,
 		}
 		if (answer->state != LEASE_WAITING)
 			break;
-		ms = sleep_ms(answer, until, ms);
-		MemoryContextSwitchTo(caller_context);
-		SPI_commit();
-		sleep_on_latch(ms);
-		flags = LOOK_SERVED | LOOK_SILENT;
+		wait_till_look(waiter, releaser, answer);
 	}
 	MemoryContextSwitchTo(caller_context);
 }
+
+/*
+ * Acquires a ticket to wait for, within the time that the call gives it, behind
+ * transactions that keep the queue or the ticket too.  Each round is a
+ * transaction of its own, so that no snapshot is held between them.
+ */
+static void
+acquire_ticket(LeaseEvent *event, int64 wait_us, LeaseAnswer *answer)
+{
+	TimestampTz until = clock_read(NO_TIME) + wait_us;
+	MemoryContext caller_context = CurrentMemoryContext;
+	MemoryContext round_context = AllocSetContextCreate(caller_context,
+														"leaselock round",
+														ALLOCSET_SMALL_SIZES);
+	Obstacle	obstacle;
+	bool		first = true;
+
+	event->may_queue = wait_us > 0;
+	MemoryContextSwitchTo(round_context);
+	while (!lease_try_acquire(event, until, first, answer, &obstacle))
+	{
+		SPI_commit();
+		wait_for_keeper(&obstacle.tag, obstacle.mode, obstacle.brief,
+						until - clock_read(NO_TIME), slice_ms());
+		check_client();
+		MemoryContextReset(round_context);
+		first = false;
+	}
+	MemoryContextSwitchTo(caller_context);
+}
+
+/* ----------------------------------------------------------------------
+ * Waits
+ * ----------------------------------------------------------------------
+ */
 
 /*
  * After an error that struck between looks: in a transaction of its own gives
@@ -207,7 +352,7 @@ tidy_after_error(const pg_uuid_t *uuid, bool give_up)
 		if (give_up)
 			lease_release(uuid, &answer);
 		else
-			lease_look(uuid, LOOK_MAY_WAIT | LOOK_NO_GRANT, &answer);
+			lease_look(uuid, LOOK_MAY_WAIT | LOOK_LEAVE_WAITING, &answer);
 		SPI_commit();
 	}
 	PG_CATCH();
@@ -219,39 +364,48 @@ tidy_after_error(const pg_uuid_t *uuid, bool give_up)
 }
 
 /*
- * Waits for a ticket to have its turn, until a time at the most.  The caller
- * has connected to SPI non-atomically.  With "request" the ticket is acquired
- * first, and given up if an error ends the wait; uuid, key and request id name
- * it.  Raises what ends a statement: cancel, time-outs, termination.
+ * The first part of an acquisition that waits.  After it the ticket, if there
+ * is one, is committed.
  */
-void
-wait_for_turn(const pg_uuid_t *uuid, const LockKey *key,
-			  const pg_uuid_t *request_id, const LeaseRequest *request,
-			  TimestampTz until, LeaseAnswer *answer)
+static void
+begin_acquired_wait(Waiter *waiter, LeaseEvent *event, int64 wait_us,
+					LeaseAnswer *answer)
+{
+	acquire_ticket(event, wait_us, answer);
+	waiter->ticket = answer->ticket.ticket;
+	if (answer->state != LEASE_WAITING)
+		return;
+	/* mostly it says already that this backend waits */
+	if (answer->ticket.waiter_pid == MyProcPid)
+		waiter->flags |= LOOK_SILENT;
+	SPI_commit();
+}
+
+/*
+ * Waits until the ticket does not wait any more.  With an event the ticket is
+ * acquired first, and given up if an error ends the wait.  The caller has
+ * connected to SPI non-atomically.  Raises what ends a statement: cancel,
+ * time-outs, termination.
+ */
+static void
+wait_for_turn(Waiter *waiter, LeaseEvent *event, int64 wait_us,
+			  LeaseAnswer *answer)
 {
 	MemoryContext caller_context = CurrentMemoryContext;
-	pg_uuid_t	ticket = *uuid;
-	volatile int flags = LOOK_SERVED;
-	volatile bool looking = false;
+	Tag			liveness = liveness_tag(&waiter->key, &waiter->id);
 	volatile bool committed = false;
 
-	take_liveness_tag(key, request_id);
+	waiter->flags = LOOK_ATTENDING;
+	waiter->holder_until = NO_TIME;
+	answer->state = LEASE_WAITING;
+	take_liveness(&liveness);
 	PG_TRY();
 	{
-		answer->state = LEASE_WAITING;
-		if (request != NULL)
-		{
-			lease_acquire(request, answer);
-			ticket = answer->ticket.ticket;
-			if (answer->state == LEASE_WAITING)
-				SPI_commit();
-			/* mostly it says already that this backend waits */
-			if (answer->ticket.waiter_pid == MyProcPid)
-				flags |= LOOK_SILENT;
-		}
+		if (event != NULL)
+			begin_acquired_wait(waiter, event, wait_us, answer);
 		committed = true;
 		if (answer->state == LEASE_WAITING)
-			wait_loop(&ticket, flags, until, &looking, answer);
+			wait_loop(waiter, answer);
 	}
 	PG_CATCH();
 	{
@@ -260,11 +414,47 @@ wait_for_turn(const pg_uuid_t *uuid, const LockKey *key,
 		MemoryContextSwitchTo(caller_context);
 		error = CopyErrorData();
 		FlushErrorState();
-		if (committed && !looking)
-			tidy_after_error(&ticket, request != NULL);
-		drop_liveness_tag(key, request_id);
+		if (committed && !waiter->looking)
+			tidy_after_error(&waiter->ticket, event != NULL);
+		drop_liveness(&liveness);
 		ReThrowError(error);
 	}
 	PG_END_TRY();
-	drop_liveness_tag(key, request_id);
+	drop_liveness(&liveness);
+}
+
+/*
+ * Waits for a ticket to have its turn, until a time at the most.  If an error
+ * ends the wait, the ticket stays in the queue.
+ */
+void
+wait_for_ticket(const TicketRow *ticket, TimestampTz until,
+				LeaseAnswer *answer)
+{
+	Waiter	   *waiter = palloc0(sizeof(Waiter));
+
+	waiter->key = ticket->key;
+	waiter->ticket = ticket->ticket;
+	waiter->id = *tag_id(ticket);
+	waiter->until = until;
+	wait_for_turn(waiter, NULL, 0, answer);
+}
+
+/*
+ * Acquires a lock, waiting for its turn in the queue.  If an error ends the
+ * wait, the ticket is given up.  A request id that is another identity's is
+ * refused before anything says that this backend waits for its ticket.
+ */
+void
+acquire_and_wait(LeaseEvent *event, int64 wait_us, LeaseAnswer *answer)
+{
+	Waiter	   *waiter = palloc0(sizeof(Waiter));
+
+	require_own_request(event);
+	event->attending = true;
+	waiter->key = event->key;
+	waiter->ticket = event->ticket;
+	waiter->id = event->has_request_id ? event->request_id : event->ticket;
+	waiter->until = DT_NOEND;
+	wait_for_turn(waiter, event, wait_us, answer);
 }

@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * clock.c
- *	  The server's wall clock, and the fences that are readings of it.
+ *	  The server's wall clock, and the readings that fences are made from.
  *
- * A call reads the clock once, after it has the lock's name tag, and judges
- * everything by that reading.
+ * An operation on a lock reads the clock after the lock's row, and again each
+ * time it has read that anew; it judges everything by the last reading.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -16,6 +16,7 @@
 #include "utils/timestamp.h"
 
 #include "leaselock.h"
+#include "store/clock.h"
 
 /* 2020-01-01 00:00 UTC, from which fences count */
 #define FENCE_EPOCH			(INT64CONST(7305) * USECS_PER_DAY)
@@ -34,7 +35,7 @@ wall_clock(void)
 
 /*
  * Reads the clock for a lock whose time has already reached not_before
- * (NO_TIME: a new lock).  A clock stepped back by up to max_lease does not
+ * (DT_NOBEGIN: a new lock).  A clock stepped back by up to max_lease does not
  * run the lock's time backwards, so that it revives no lease; a larger step
  * is followed, or one bad clock would pin the lock.
  */
@@ -43,7 +44,7 @@ clock_read(TimestampTz not_before)
 {
 	TimestampTz now = wall_clock();
 
-	if (not_before != NO_TIME && not_before > now &&
+	if (not_before != DT_NOBEGIN && not_before > now &&
 		not_before - now <= leaselock_max_lease * INT64CONST(1000))
 		return not_before;
 	return now;
@@ -70,47 +71,4 @@ fence_reading(void)
 		elog(ERROR, "cannot give a fence during recovery");
 	return wall_clock() - FENCE_EPOCH +
 		FENCE_PER_TIMELINE * GetWALInsertionTimeLine();
-}
-
-/*
- * The next fence of a lock: a hybrid logical clock reading.  It is greater
- * than the lock's last fence and than the floor.  The clock, which also runs
- * on above the floor, keeps a number that was shown and rolled back from being
- * handed out again, and carries on after a restore.
- */
-int64
-next_fence(int64 last, const FenceFloor *floor)
-{
-	int64		reading = fence_reading();
-	int64		since = Max(reading - floor->reading, 0);
-
-	if (since >= MAX_FENCE - floor->fence || Max(last, reading) >= MAX_FENCE)
-		ereport(ERROR,
-				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("no greater fence is left"),
-				 errdetail("The last one, the floor or the clock has come to the greatest fence, " INT64_FORMAT ".",
-						   MAX_FENCE)));
-	return Max(Max(last, reading), floor->fence + since) + 1;
-}
-
-/*
- * Raises a floor to another where that is higher, now or at any later time:
- * above a floor fences go on with the clock, so each is a line.
- */
-void
-raise_floor(FenceFloor *floor, FenceFloor other)
-{
-	FenceFloor	low = *floor;
-
-	if (low.fence == 0)
-	{
-		*floor = other;
-		return;
-	}
-	if (other.fence > low.fence)
-		*floor = other;
-	else
-		low = other;
-	floor->reading = Min(floor->reading,
-						 low.reading + (floor->fence - low.fence));
 }

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
- * store_misc.c
- *	  The rows of leaselock.blockers, floor and scopes.
+ * hints.c
+ *	  The rows of leaselock.blockers: which identity stands in whose way.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -9,16 +9,18 @@
  */
 #include "postgres.h"
 
-#include <limits.h>
-
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
 
-#include "leaselock.h"
+#include "store/columns.h"
+#include "store/rows.h"
+#include "store/table.h"
+#include "store/tag.h"
 
+/* Columns, in the order of the install script. */
 enum
 {
 	BLOCKERS_ROLE = 1,
@@ -28,35 +30,40 @@ enum
 	BLOCKERS_COLUMNS = BLOCKERS_NAME
 };
 
+static Blocker *
+read_blocker(HeapTuple tuple, TupleDesc desc)
+{
+	Blocker    *row = palloc(sizeof(Blocker));
+	Datum		values[BLOCKERS_COLUMNS];
+	bool		nulls[BLOCKERS_COLUMNS];
+
+	heap_deform_tuple(tuple, desc, values, nulls);
+	row->version = store_row_version(tuple);
+	row->who.role = DatumGetObjectId(VALUE(BLOCKERS_ROLE));
+	row->who.owner = TextDatumGetCString(VALUE(BLOCKERS_OWNER));
+	row->key = make_lock_key(TextDatumGetCString(VALUE(BLOCKERS_SCOPE)),
+							 TextDatumGetCString(VALUE(BLOCKERS_NAME)));
+	return row;
+}
+
 static List *
 scan_blockers(ScanKey keys, int nkeys, int count)
 {
-	TableScan  *scan = store_open_scan(REL_BLOCKERS, REL_BLOCKERS_OWNER, keys, nkeys);
+	TableScan  *scan = store_open_scan(REL_BLOCKERS, REL_BLOCKERS_OWNER, keys,
+									   nkeys);
 	HeapTuple	tuple;
 	List	   *rows = NIL;
 
 	while (list_length(rows) < count &&
 		   HeapTupleIsValid(tuple = store_next_row(scan, ForwardScanDirection)))
-	{
-		Blocker    *row = palloc(sizeof(Blocker));
-		Datum		values[BLOCKERS_COLUMNS];
-		bool		nulls[BLOCKERS_COLUMNS];
-
-		heap_deform_tuple(tuple, RelationGetDescr(scan->rel), values, nulls);
-		row->tid = tuple->t_self;
-		row->who.role = DatumGetObjectId(values[BLOCKERS_ROLE - 1]);
-		row->who.owner = TextDatumGetCString(values[BLOCKERS_OWNER - 1]);
-		row->key = make_lock_key(TextDatumGetCString(values[BLOCKERS_SCOPE - 1]),
-								 TextDatumGetCString(values[BLOCKERS_NAME - 1]));
-		rows = lappend(rows, row);
-	}
+		rows = lappend(rows, read_blocker(tuple, RelationGetDescr(scan->rel)));
 	store_close_scan(scan);
 	return rows;
 }
 
 /*
- * Where an identity was found to hold a lock by somebody who queued for it
- * (Blocker *).  Hints: check each.
+ * Locks that a waiter found this identity to hold (Blocker *).  Hints: check
+ * each.
  */
 List *
 store_list_blocked(const Identity *who)
@@ -65,7 +72,7 @@ store_list_blocked(const Identity *who)
 
 	store_set_key(&keys[0], BLOCKERS_OWNER, F_TEXTEQ, CStringGetTextDatum(who->owner));
 	store_set_key(&keys[1], BLOCKERS_ROLE, F_OIDEQ, ObjectIdGetDatum(who->role));
-	return scan_blockers(keys, 2, INT_MAX);
+	return scan_blockers(keys, 2, PG_INT32_MAX);
 }
 
 /* All such hints, up to "count" (Blocker *). */
@@ -80,8 +87,8 @@ void
 store_note_blocker(const Identity *who, const LockKey *key)
 {
 	Datum		values[BLOCKERS_COLUMNS];
-	bool		nulls[BLOCKERS_COLUMNS] = {0};
-	ItemPointerData tid;
+	bool		nulls[BLOCKERS_COLUMNS];
+	RowVersion	version;
 	ListCell   *cell;
 
 	foreach(cell, store_list_blocked(who))
@@ -89,12 +96,12 @@ store_note_blocker(const Identity *who, const LockKey *key)
 		if (compare_lock_keys(&((Blocker *) lfirst(cell))->key, key) == 0)
 			return;
 	}
-	ItemPointerSetInvalid(&tid);
-	values[BLOCKERS_ROLE - 1] = ObjectIdGetDatum(who->role);
-	values[BLOCKERS_OWNER - 1] = CStringGetTextDatum(who->owner);
-	values[BLOCKERS_SCOPE - 1] = CStringGetTextDatum(key->scope);
-	values[BLOCKERS_NAME - 1] = CStringGetTextDatum(key->name);
-	store_write_row(REL_BLOCKERS, values, nulls, &tid);
+	ItemPointerSetInvalid(&version.tid);
+	SET(BLOCKERS_ROLE, ObjectIdGetDatum(who->role));
+	SET(BLOCKERS_OWNER, CStringGetTextDatum(who->owner));
+	SET(BLOCKERS_SCOPE, CStringGetTextDatum(key->scope));
+	SET(BLOCKERS_NAME, CStringGetTextDatum(key->name));
+	store_write_row(REL_BLOCKERS, values, nulls, &version);
 }
 
 /*
@@ -114,147 +121,6 @@ store_forget_blocker(const Identity *who, const LockKey *key)
 		Blocker    *blocker = (Blocker *) lfirst(cell);
 
 		if (compare_lock_keys(&blocker->key, key) == 0)
-			store_delete_row(REL_BLOCKERS, &blocker->tid);
+			store_delete_row(REL_BLOCKERS, &blocker->version);
 	}
-}
-
-/* The floor, and into *tid where its row is; all 0 if there is none. */
-static FenceFloor
-load_floor(ItemPointer tid)
-{
-	TableScan  *scan = store_open_scan(REL_FLOOR, REL_NONE, NULL, 0);
-	HeapTuple	tuple;
-	FenceFloor	floor = {0, 0};
-
-	while (HeapTupleIsValid(tuple = store_next_row(scan, ForwardScanDirection)))
-	{
-		FenceFloor	row;
-		Datum		values[2];
-		bool		nulls[2];
-
-		heap_deform_tuple(tuple, RelationGetDescr(scan->rel), values, nulls);
-		row.fence = DatumGetInt64(values[0]);
-		row.reading = DatumGetInt64(values[1]);
-		if (row.fence < 0 || row.fence > MAX_FENCE ||
-			row.reading < -MAX_FENCE || row.reading > MAX_FENCE)
-			store_report_row(REL_FLOOR, "A number is out of its bounds.");
-		raise_floor(&floor, row);
-		*tid = tuple->t_self;
-	}
-	store_close_scan(scan);
-	return floor;
-}
-
-/* The floor of all fences; all 0 if it was never raised. */
-FenceFloor
-store_load_floor(void)
-{
-	ItemPointerData tid;
-
-	return load_floor(&tid);
-}
-
-/* Raises the floor.  The caller holds the floor tag. */
-void
-store_save_floor(const FenceFloor *floor)
-{
-	ItemPointerData tid;
-	Datum		values[2];
-	bool		nulls[2] = {0};
-
-	ItemPointerSetInvalid(&tid);
-	(void) load_floor(&tid);
-	values[0] = Int64GetDatum(floor->fence);
-	values[1] = Int64GetDatum(floor->reading);
-	store_write_row(REL_FLOOR, values, nulls, &tid);
-}
-
-enum
-{
-	SCOPES_SCOPE = 1,
-	SCOPES_ROLE,
-	SCOPES_ROLE_OID,
-	SCOPES_HOME,
-	SCOPES_COLUMNS = SCOPES_HOME
-};
-
-/*
- * Which role a scope is registered to, false: to none.  *role_oid is invalid
- * if the row came in a dump, so that only the name means anything here.
- */
-static bool
-load_scope(const char *scope, NameData *role, Oid *role_oid, ItemPointer tid)
-{
-	ScanKeyData key;
-	TableScan  *scan;
-	HeapTuple	tuple;
-	bool		found = false;
-
-	/* most databases register no scope, and this is asked for every waiter */
-	if (store_is_empty(REL_SCOPES))
-		return false;
-
-	store_set_key(&key, SCOPES_SCOPE, F_TEXTEQ, CStringGetTextDatum(scope));
-	scan = store_open_scan(REL_SCOPES, REL_SCOPES_PKEY, &key, 1);
-	tuple = store_next_row(scan, ForwardScanDirection);
-	if (HeapTupleIsValid(tuple))
-	{
-		const Installation *own = store_load_installation();
-		Datum		values[SCOPES_COLUMNS];
-		bool		nulls[SCOPES_COLUMNS];
-
-		heap_deform_tuple(tuple, RelationGetDescr(scan->rel), values, nulls);
-		*role = *DatumGetName(values[SCOPES_ROLE - 1]);
-		*role_oid = memcmp(DatumGetUUIDP(values[SCOPES_HOME - 1]), &own->home,
-						   UUID_LEN) != 0 ? InvalidOid :
-			DatumGetObjectId(values[SCOPES_ROLE_OID - 1]);
-		*tid = tuple->t_self;
-		found = true;
-	}
-	store_close_scan(scan);
-	return found;
-}
-
-/* load_scope for those who only ask. */
-bool
-store_load_scope(const char *scope, NameData *role, Oid *role_oid)
-{
-	ItemPointerData tid;
-
-	return load_scope(scope, role, role_oid, &tid);
-}
-
-/* Registers a scope, or moves it.  The caller holds the scope tag. */
-void
-store_save_scope(const char *scope, const char *role, Oid role_oid)
-{
-	ItemPointerData tid;
-	NameData	name;
-	Oid			old_oid;
-	const Installation *own = store_load_installation();
-	Datum		values[SCOPES_COLUMNS];
-	bool		nulls[SCOPES_COLUMNS] = {0};
-
-	ItemPointerSetInvalid(&tid);
-	(void) load_scope(scope, &name, &old_oid, &tid);
-	namestrcpy(&name, role);
-	values[SCOPES_SCOPE - 1] = CStringGetTextDatum(scope);
-	values[SCOPES_ROLE - 1] = NameGetDatum(&name);
-	values[SCOPES_ROLE_OID - 1] = ObjectIdGetDatum(role_oid);
-	values[SCOPES_HOME - 1] = UUIDPGetDatum(&own->home);
-	store_write_row(REL_SCOPES, values, nulls, &tid);
-}
-
-/* False if the scope was not registered.  The caller holds the scope tag. */
-bool
-store_delete_scope(const char *scope)
-{
-	ItemPointerData tid;
-	NameData	role;
-	Oid			role_oid;
-
-	if (!load_scope(scope, &role, &role_oid, &tid))
-		return false;
-	store_delete_row(REL_SCOPES, &tid);
-	return true;
 }

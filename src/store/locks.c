@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * store_lock.c
+ * locks.c
  *	  The rows of leaselock.locks.
  *
  * Copyright (c) 2026, leaselock contributors
@@ -17,26 +17,44 @@
 #include "utils/timestamp.h"
 #include "utils/xid8.h"
 
-#include "leaselock.h"
+#include "store/clock.h"
+#include "store/columns.h"
+#include "store/rows.h"
+#include "store/table.h"
+#include "store/tag.h"
 
 /* Columns, in the order of the install script. */
 enum
 {
-	LOCKS_SCOPE = 1,
-	LOCKS_NAME,
-	LOCKS_FENCE,
+	LOCKS_FENCE = 1,
 	LOCKS_PASSED,
 	LOCKS_CHANGED_AT,
+	LOCKS_TICKETS,
 	LOCKS_HOME,
+	LOCKS_SCOPE,
+	LOCKS_NAME,
 	LOCKS_ROLE,
-	LOCKS_OWNER,
 	LOCKS_GRANTED_AT,
 	LOCKS_GRANTED_XID,
-	LOCKS_TICKETS,
 	LOCKS_EXPIRES_AT,
 	LOCKS_HOLD_EXPIRES_AT,
-	LOCKS_COLUMNS = LOCKS_HOLD_EXPIRES_AT
+	LOCKS_FIRST_TICKET,
+	LOCKS_OWNER,
+	LOCKS_COLUMNS = LOCKS_OWNER
 };
+
+/* A lock that nobody holds, without a row. */
+static void
+set_unknown(LockRow *lock, const LockKey *key)
+{
+	memset(lock, 0, sizeof(LockRow));
+	ItemPointerSetInvalid(&lock->version.tid);
+	lock->key = *key;
+	lock->changed_at = NO_TIME;
+	lock->granted_at = NO_TIME;
+	lock->expires_at = NO_TIME;
+	lock->hold_expires_at = NO_TIME;
+}
 
 /*
  * A row that was written by another installation came here in a dump, or with
@@ -44,25 +62,22 @@ enum
  * a lock because of a restore, and the time in it is that of another server.
  */
 static void
-forget_foreign_holder(LeaseLock *lock, const pg_uuid_t *home)
+forget_foreign_holder(LockRow *lock, const pg_uuid_t *home)
 {
-	const Installation *own = store_load_installation();
+	RowVersion	version = lock->version;
+	LockKey		key = lock->key;
+	int64		fence = lock->fence;
 
-	if (memcmp(home->data, own->home.data, UUID_LEN) == 0)
+	if (memcmp(home, &store_load_installation()->home, UUID_LEN) == 0)
 		return;
-	lock->passed = 0;
-	lock->changed_at = NO_TIME;
-	lock->holder.role = InvalidOid;
-	lock->holder.owner = NULL;
-	lock->granted_at = NO_TIME;
-	lock->tickets = 0;
-	lock->expires_at = NO_TIME;
-	lock->hold_expires_at = NO_TIME;
+	set_unknown(lock, &key);
+	lock->version = version;
+	lock->fence = fence;
 }
 
 /* A restore, too, writes rows, so they are judged again when they are read. */
 static void
-check_lock(const LeaseLock *lock)
+check_lock(const LockRow *lock)
 {
 	if (lock->fence < 0 || lock->fence > MAX_FENCE)
 		store_report_row(REL_LOCKS, "The fence is out of its bounds.");
@@ -87,19 +102,20 @@ row_key(const char *scope, const char *name, const LockKey *expected)
 
 /* The key that is expected of the row may be given, to save some work. */
 static void
-deform_lock(HeapTuple tuple, TupleDesc desc, const LockKey *expected,
-			LeaseLock *lock)
+read_lock(HeapTuple tuple, TupleDesc desc, const LockKey *expected,
+		  LockRow *lock)
 {
 	Datum		values[LOCKS_COLUMNS];
 	bool		nulls[LOCKS_COLUMNS];
 
 	heap_deform_tuple(tuple, desc, values, nulls);
-	lock->tid = tuple->t_self;
+	lock->version = store_row_version(tuple);
 	lock->key = row_key(TextDatumGetCString(VALUE(LOCKS_SCOPE)),
 						TextDatumGetCString(VALUE(LOCKS_NAME)), expected);
 	lock->fence = DatumGetInt64(VALUE(LOCKS_FENCE));
 	lock->passed = DatumGetInt64(VALUE(LOCKS_PASSED));
 	lock->changed_at = DatumGetTimestampTz(VALUE(LOCKS_CHANGED_AT));
+	lock->tickets = DatumGetInt32(VALUE(LOCKS_TICKETS));
 	lock->holder.role = ISNULL(LOCKS_ROLE) ? InvalidOid :
 		DatumGetObjectId(VALUE(LOCKS_ROLE));
 	lock->holder.owner = ISNULL(LOCKS_OWNER) ? NULL :
@@ -107,46 +123,40 @@ deform_lock(HeapTuple tuple, TupleDesc desc, const LockKey *expected,
 	lock->granted_at = TIME(LOCKS_GRANTED_AT);
 	lock->granted_xid = ISNULL(LOCKS_GRANTED_XID) ? InvalidFullTransactionId :
 		DatumGetFullTransactionId(VALUE(LOCKS_GRANTED_XID));
-	lock->tickets = DatumGetInt32(VALUE(LOCKS_TICKETS));
 	lock->expires_at = TIME(LOCKS_EXPIRES_AT);
 	lock->hold_expires_at = TIME(LOCKS_HOLD_EXPIRES_AT);
+	lock->has_first = !ISNULL(LOCKS_FIRST_TICKET);
+	if (lock->has_first)
+		lock->first_ticket = *DatumGetUUIDP(VALUE(LOCKS_FIRST_TICKET));
 	check_lock(lock);
 	forget_foreign_holder(lock, DatumGetUUIDP(VALUE(LOCKS_HOME)));
 }
 
-/* The lock rows that an index scan finds, in the order of (scope, name). */
+/* Up to "count" locks that an index scan finds, in the order of (scope, name). */
 static List *
-scan_locks(ScanKey keys, int nkeys)
+scan_locks(List *rows, ScanKey keys, int nkeys, int count)
 {
-	TableScan  *scan = store_open_scan(REL_LOCKS, REL_LOCKS_PKEY, keys,
-									   nkeys);
+	TableScan  *scan = store_open_scan(REL_LOCKS, REL_LOCKS_PKEY, keys, nkeys);
 	HeapTuple	tuple;
-	List	   *rows = NIL;
 
-	while (HeapTupleIsValid(tuple = store_next_row(scan, ForwardScanDirection)))
+	while (list_length(rows) < count &&
+		   HeapTupleIsValid(tuple = store_next_row(scan, ForwardScanDirection)))
 	{
-		LeaseLock  *lock = palloc(sizeof(LeaseLock));
+		LockRow    *lock = palloc(sizeof(LockRow));
 
-		deform_lock(tuple, RelationGetDescr(scan->rel), NULL, lock);
+		read_lock(tuple, RelationGetDescr(scan->rel), NULL, lock);
 		rows = lappend(rows, lock);
 	}
 	store_close_scan(scan);
 	return rows;
 }
 
-/* The row of the key that is in *lock already, or another. */
-static void
-take_lock(HeapTuple tuple, TupleDesc desc, void *lock)
-{
-	LockKey		expected = ((LeaseLock *) lock)->key;
-
-	deform_lock(tuple, desc, &expected, (LeaseLock *) lock);
-}
-
-/*
+/* ----------------------------------------------------------------------
  * Where this session saw the rows of locks, each at the hash of its key.  Mostly
  * one session at a time works on a lock, and needs no index to find it again.
+ * ----------------------------------------------------------------------
  */
+
 #define PLACES	1024
 
 typedef struct Place
@@ -158,38 +168,48 @@ typedef struct Place
 static Place places[PLACES];
 
 static void
-note_place(const LeaseLock *lock)
+note_place(const LockRow *lock)
 {
 	Place	   *place = &places[lock->key.hash % PLACES];
 
 	place->hash = lock->key.hash;
-	place->tid = lock->tid;
+	place->tid = lock->version.tid;
+}
+
+/* Reads the row of the key that is in *lock already, or another. */
+static void
+read_expected(HeapTuple tuple, TupleDesc desc, void *lock)
+{
+	LockKey		expected = ((LockRow *) lock)->key;
+
+	read_lock(tuple, desc, &expected, (LockRow *) lock);
 }
 
 /* Loads a lock from there; false if its row is not there. */
 static bool
-load_from_noted_place(const LockKey *key, LeaseLock *lock)
+load_from_noted_place(const LockKey *key, LockRow *lock)
 {
 	Place	   *place = &places[key->hash % PLACES];
 	ItemPointerData tid = place->tid;
 
 	lock->key = *key;
 	return place->hash == key->hash && ItemPointerIsValid(&tid) &&
-		store_read_row(REL_LOCKS, &tid, take_lock, lock) &&
+		store_read_row(REL_LOCKS, &tid, read_expected, lock) &&
 		compare_lock_keys(&lock->key, key) == 0;
 }
+
+/* ---------------------------------------------------------------------- */
 
 /*
  * Loads a lock's row into *lock; without one, *lock is a free lock that has
  * no row.  The key must not be the one in *lock.
  */
 void
-store_load_lock(const LockKey *key, LeaseLock *lock)
+store_load_lock(const LockKey *key, LockRow *lock)
 {
 	ScanKeyData keys[2];
 	TableScan  *scan;
 	HeapTuple	tuple;
-	bool		found;
 
 	if (load_from_noted_place(key, lock))
 		return;
@@ -197,29 +217,70 @@ store_load_lock(const LockKey *key, LeaseLock *lock)
 	store_set_key(&keys[1], LOCKS_NAME, F_TEXTEQ, CStringGetTextDatum(key->name));
 	scan = store_open_scan(REL_LOCKS, REL_LOCKS_PKEY, keys, 2);
 	tuple = store_only_row(scan);
-	found = HeapTupleIsValid(tuple);
-	if (found)
-		deform_lock(tuple, RelationGetDescr(scan->rel), key, lock);
-	store_close_scan(scan);
-	if (found)
+	if (HeapTupleIsValid(tuple))
 	{
+		read_lock(tuple, RelationGetDescr(scan->rel), key, lock);
 		note_place(lock);
-		return;
 	}
-	memset(lock, 0, sizeof(LeaseLock));
-	ItemPointerSetInvalid(&lock->tid);
-	lock->key = *key;
-	lock->changed_at = NO_TIME;
-	lock->granted_at = NO_TIME;
-	lock->expires_at = NO_TIME;
-	lock->hold_expires_at = NO_TIME;
+	else
+		set_unknown(lock, key);
+	store_close_scan(scan);
 }
 
-/* All locks in the order of (scope, name). */
-List *
-store_list_locks(void)
+/* ----------------------------------------------------------------------
+ * Several locks
+ * ----------------------------------------------------------------------
+ */
+
+/* Begins to read the locks that have a holder, in the order of (scope, name). */
+TableScan *
+store_open_held(void)
 {
-	return scan_locks(NULL, 0);
+	return store_open_scan(REL_LOCKS, REL_LOCKS_PKEY, NULL, 0);
+}
+
+/*
+ * The next of them into *lock; false at the end.  Most locks may be idle, so
+ * the holder is looked at before the rest of a row.  To be closed with
+ * store_close_scan.
+ */
+bool
+store_next_held(TableScan *scan, LockRow *lock)
+{
+	HeapTuple	tuple;
+
+	while (HeapTupleIsValid(tuple = store_next_row(scan, ForwardScanDirection)))
+	{
+		if (heap_attisnull(tuple, LOCKS_ROLE, RelationGetDescr(scan->rel)))
+			continue;
+		read_lock(tuple, RelationGetDescr(scan->rel), NULL, lock);
+		if (OidIsValid(lock->holder.role))
+			return true;
+	}
+	return false;
+}
+
+/* The locks that an identity holds (LockRow *), lapsed or not, in no order. */
+List *
+store_list_held(const Identity *who)
+{
+	TableScan  *scan;
+	ScanKeyData keys[2];
+	HeapTuple	tuple;
+	List	   *rows = NIL;
+
+	store_set_key(&keys[0], LOCKS_ROLE, F_OIDEQ, ObjectIdGetDatum(who->role));
+	store_set_key(&keys[1], LOCKS_OWNER, F_TEXTEQ, CStringGetTextDatum(who->owner));
+	scan = store_open_scan(REL_LOCKS, REL_NONE, keys, 2);
+	while (HeapTupleIsValid(tuple = store_next_row(scan, ForwardScanDirection)))
+	{
+		LockRow    *lock = palloc(sizeof(LockRow));
+
+		read_lock(tuple, RelationGetDescr(scan->rel), NULL, lock);
+		rows = lappend(rows, lock);
+	}
+	store_close_scan(scan);
+	return rows;
 }
 
 /* The locks of a scope. */
@@ -229,7 +290,7 @@ store_list_scope(const char *scope)
 	ScanKeyData key;
 
 	store_set_key(&key, LOCKS_SCOPE, F_TEXTEQ, CStringGetTextDatum(scope));
-	return scan_locks(&key, 1);
+	return scan_locks(NIL, &key, 1, PG_INT32_MAX);
 }
 
 /*
@@ -239,42 +300,32 @@ store_list_scope(const char *scope)
 List *
 store_next_locks(const LockKey *after, int count)
 {
-	List	   *rows = NIL;
+	ScanKeyData keys[2];
+	List	   *rows;
 
-	for (int equal = after ? 1 : 0;
-		 equal >= 0 && list_length(rows) < count; equal--)
-	{
-		ScanKeyData keys[2];
-		int			nkeys = after ? store_set_behind(keys, after, NULL, equal) : 0;
-		TableScan  *scan = store_open_scan(REL_LOCKS, REL_LOCKS_PKEY,
-										   keys, nkeys);
-		HeapTuple	tuple;
-
-		while (list_length(rows) < count &&
-			   HeapTupleIsValid(tuple = store_next_row(scan, ForwardScanDirection)))
-		{
-			LeaseLock  *lock = palloc(sizeof(LeaseLock));
-
-			deform_lock(tuple, RelationGetDescr(scan->rel), NULL, lock);
-			rows = lappend(rows, lock);
-		}
-		store_close_scan(scan);
-	}
-	return rows;
+	if (after == NULL)
+		return scan_locks(NIL, NULL, 0, count);
+	store_set_key(&keys[0], LOCKS_SCOPE, F_TEXTEQ, CStringGetTextDatum(after->scope));
+	ScanKeyInit(&keys[1], LOCKS_NAME, BTGreaterStrategyNumber, F_TEXT_GT,
+				CStringGetTextDatum(after->name));
+	rows = scan_locks(NIL, keys, 2, count);
+	ScanKeyInit(&keys[0], LOCKS_SCOPE, BTGreaterStrategyNumber, F_TEXT_GT,
+				CStringGetTextDatum(after->scope));
+	return scan_locks(rows, keys, 1, count);
 }
 
-/* Before the rest of a row is read, for most rows are not taken. */
+/* Tests the time column before the rest is deformed; most rows are rejected. */
 static void *
-take_idle_lock(HeapTuple tuple, TupleDesc desc, TimestampTz before)
+read_idle_lock(HeapTuple tuple, TupleDesc desc, TimestampTz before)
 {
-	LeaseLock  *lock;
+	LockRow    *lock;
 	bool		isnull;
 
 	if (DatumGetTimestampTz(heap_getattr(tuple, LOCKS_CHANGED_AT, desc,
 										 &isnull)) >= before)
 		return NULL;
-	lock = palloc(sizeof(LeaseLock));
-	deform_lock(tuple, desc, NULL, lock);
+	lock = palloc(sizeof(LockRow));
+	read_lock(tuple, desc, NULL, lock);
 	return lock;
 }
 
@@ -282,44 +333,42 @@ take_idle_lock(HeapTuple tuple, TupleDesc desc, TimestampTz before)
 List *
 store_sample_locks(TimestampTz before, int *seen)
 {
-	return store_sample_rows(REL_LOCKS, before, seen,
-							 take_idle_lock);
+	return store_sample_rows(REL_LOCKS, before, seen, read_idle_lock);
 }
 
 /* Writes a lock's row.  The caller holds its name tag. */
 void
-store_save_lock(LeaseLock *lock)
+store_save_lock(LockRow *lock)
 {
 	bool		held = OidIsValid(lock->holder.role);
 	const Installation *own = store_load_installation();
 	Datum		values[LOCKS_COLUMNS];
 	bool		nulls[LOCKS_COLUMNS];
 
-	SET(LOCKS_SCOPE, CStringGetTextDatum(lock->key.scope));
-	SET(LOCKS_NAME, CStringGetTextDatum(lock->key.name));
 	SET(LOCKS_FENCE, Int64GetDatum(lock->fence));
 	SET(LOCKS_PASSED, Int64GetDatum(lock->passed));
 	SET(LOCKS_CHANGED_AT, TimestampTzGetDatum(lock->changed_at));
-	SET(LOCKS_HOME, UUIDPGetDatum(&own->home));
-	SET_NULLABLE(LOCKS_ROLE, ObjectIdGetDatum(lock->holder.role), held);
-	SET_NULLABLE(LOCKS_OWNER,
-				 held ? CStringGetTextDatum(lock->holder.owner) : (Datum) 0,
-				 held);
-	store_set_time(values, nulls, LOCKS_GRANTED_AT, lock->granted_at);
-	SET_NULLABLE(LOCKS_GRANTED_XID,
-				 FullTransactionIdGetDatum(lock->granted_xid),
-				 FullTransactionIdIsValid(lock->granted_xid));
 	SET(LOCKS_TICKETS, Int32GetDatum(lock->tickets));
-	store_set_time(values, nulls, LOCKS_EXPIRES_AT, lock->expires_at);
-	store_set_time(values, nulls, LOCKS_HOLD_EXPIRES_AT, lock->hold_expires_at);
+	SET(LOCKS_HOME, UUIDPGetDatum(&own->home));
+	SET(LOCKS_SCOPE, CStringGetTextDatum(lock->key.scope));
+	SET(LOCKS_NAME, CStringGetTextDatum(lock->key.name));
+	SET_IF(held, LOCKS_ROLE, ObjectIdGetDatum(lock->holder.role));
+	SET_TIME(LOCKS_GRANTED_AT, lock->granted_at);
+	SET_IF(FullTransactionIdIsValid(lock->granted_xid), LOCKS_GRANTED_XID,
+		   FullTransactionIdGetDatum(lock->granted_xid));
+	SET_TIME(LOCKS_EXPIRES_AT, lock->expires_at);
+	SET_TIME(LOCKS_HOLD_EXPIRES_AT, lock->hold_expires_at);
+	SET_IF(lock->has_first, LOCKS_FIRST_TICKET,
+		   UUIDPGetDatum(&lock->first_ticket));
+	SET_IF(held, LOCKS_OWNER, CStringGetTextDatum(lock->holder.owner));
 
-	store_write_row(REL_LOCKS, values, nulls, &lock->tid);
+	store_write_row(REL_LOCKS, values, nulls, &lock->version);
 	note_place(lock);
 }
 
 /* The caller holds the name tag in NAME_CHANGE, and the queue tag. */
 void
-store_delete_lock(LeaseLock *lock)
+store_delete_lock(LockRow *lock)
 {
-	store_delete_row(REL_LOCKS, &lock->tid);
+	store_delete_row(REL_LOCKS, &lock->version);
 }

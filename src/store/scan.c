@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
- * store_scan.c
- *	  Reading the tables: the scans that the store_*.c files share.
+ * scan.c
+ *	  Reading the tables.
  *
  * Reads go straight to the tables, by an index, and see what is committed at
  * that moment and what this transaction has written, whatever snapshot the
@@ -21,6 +21,7 @@
 
 #include "access/genam.h"
 #include "access/heapam.h"
+#include "access/htup_details.h"
 #include "access/relscan.h"
 #include "access/tableam.h"
 #include "access/xact.h"
@@ -32,36 +33,13 @@
 #include "utils/snapmgr.h"
 
 #include "compat.h"
-#include "leaselock.h"
+#include "store/table.h"
 
 /* A scan key for equality. */
 void
 store_set_key(ScanKey key, AttrNumber column, RegProcedure equal, Datum value)
 {
 	ScanKeyInit(key, column, BTEqualStrategyNumber, equal, value);
-}
-
-/*
- * Scan keys for what comes behind a position in the order of (scope, name,
- * request id): the first "equal" of them are the same, the next is greater.
- * Returns how many there are.
- */
-int
-store_set_behind(ScanKey keys, const LockKey *key, const pg_uuid_t *request_id,
-				 int equal)
-{
-	Datum		values[] = {
-		CStringGetTextDatum(key->scope), CStringGetTextDatum(key->name),
-		UUIDPGetDatum(request_id)
-	};
-	static const RegProcedure equals[] = {F_TEXTEQ, F_TEXTEQ, F_UUID_EQ};
-	static const RegProcedure greater[] = {F_TEXT_GT, F_TEXT_GT, F_UUID_GT};
-
-	for (int i = 0; i < equal; i++)
-		store_set_key(&keys[i], i + 1, equals[i], values[i]);
-	ScanKeyInit(&keys[equal], equal + 1, BTGreaterStrategyNumber,
-				greater[equal], values[equal]);
-	return equal + 1;
 }
 
 /* The snapshot that the server is given to read by, see above. */
@@ -81,6 +59,7 @@ store_open_scan(StoreRelation table, StoreRelation index, ScanKey keys,
 {
 	TableScan  *scan = palloc0(sizeof(TableScan));
 
+	scan->context = CurrentMemoryContext;
 	scan->rel = store_open_table(table);
 	scan->snapshot = RegisterSnapshot(GetLatestSnapshot());
 	if (index == REL_NONE)
@@ -97,10 +76,14 @@ store_open_scan(StoreRelation table, StoreRelation index, ScanKey keys,
 	return scan;
 }
 
-/* The next row, valid until the next call; NULL at the end. */
+/*
+ * The next row, valid until the next call; NULL at the end.  What the scan
+ * keeps for itself lives as long as it does, whatever the context of the caller.
+ */
 HeapTuple
 store_next_row(TableScan *scan, ScanDirection direction)
 {
+	MemoryContext old_context = MemoryContextSwitchTo(scan->context);
 	HeapTuple	tuple;
 
 	do
@@ -110,12 +93,13 @@ store_next_row(TableScan *scan, ScanDirection direction)
 	} while (HeapTupleIsValid(tuple) && IsolationIsSerializable() &&
 			 !table_tuple_satisfies_snapshot(scan->rel, scan->scan->slot,
 											 scan->snapshot));
+	MemoryContextSwitchTo(old_context);
 	return tuple;
 }
 
 /*
  * The row of a scan whose keys name one row of a unique index; NULL if there is
- * none.  Of many versions the one that counts is mostly the last.
+ * none.  The visible version is usually the last.
  */
 HeapTuple
 store_only_row(TableScan *scan)
@@ -140,13 +124,12 @@ store_close_scan(TableScan *scan)
 }
 
 /*
- * Reads the row at a place where it was found before, through "take"; false if
- * the version there does not count any more.  It may be another row by now, or
- * the page may have been cut off the table.
+ * Reads the row at a place where it was found before; false if the version
+ * there is not visible any more.  It may be another row by now, or the page may
+ * have been cut off the table.
  */
 bool
-store_read_row(StoreRelation table, ItemPointer tid,
-			   void (*take) (HeapTuple tuple, TupleDesc desc, void *row),
+store_read_row(StoreRelation table, ItemPointer tid, RowReader reader,
 			   void *row)
 {
 	Relation	rel = store_open_table(table);
@@ -166,7 +149,7 @@ store_read_row(StoreRelation table, ItemPointer tid,
 		LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
 	}
 	if (counts)
-		take(&tuple, RelationGetDescr(rel), row);
+		reader(&tuple, RelationGetDescr(rel), row);
 	if (BufferIsValid(buffer))
 	{
 		/* as the server's scans do: room on the page keeps updates HOT */
@@ -178,15 +161,36 @@ store_read_row(StoreRelation table, ItemPointer tid,
 	return counts;
 }
 
+static void
+read_version(HeapTuple tuple, TupleDesc desc, void *version)
+{
+	*(RowVersion *) version = store_row_version(tuple);
+}
+
 /*
- * The rows of a random page of a table that "take" does not answer NULL for.
+ * Whether a version of a row that was read before is still the present one.
+ * Then nothing of it has changed.
+ */
+bool
+store_is_current(StoreRelation table, const RowVersion *version)
+{
+	ItemPointerData tid = version->tid;
+	RowVersion	present;
+
+	return ItemPointerIsValid(&tid) &&
+		store_read_row(table, &tid, read_version, &present) &&
+		present.xmin == version->xmin;
+}
+
+/*
+ * The rows of a random page of a table that the reader does not answer NULL for.
  * Any page will do, so no index is needed to find what is old.  *seen is raised
  * by how many there were.
  */
 List *
 store_sample_rows(StoreRelation table, TimestampTz before, int *seen,
-				  void *(*take) (HeapTuple tuple, TupleDesc desc,
-								 TimestampTz before))
+				  void *(*reader) (HeapTuple tuple, TupleDesc desc,
+								   TimestampTz before))
 {
 	Relation	rel = store_open_table(table);
 	BlockNumber blocks = RelationGetNumberOfBlocks(rel);
@@ -217,8 +221,8 @@ store_sample_rows(StoreRelation table, TimestampTz before, int *seen,
 		if (!table_tuple_satisfies_snapshot(rel, slot, snapshot))
 			continue;
 		(*seen)++;
-		row = take(ExecFetchSlotHeapTuple(slot, false, NULL),
-				   RelationGetDescr(rel), before);
+		row = reader(ExecFetchSlotHeapTuple(slot, false, NULL),
+					 RelationGetDescr(rel), before);
 		if (row != NULL)
 			rows = lappend(rows, row);
 	}
@@ -227,6 +231,17 @@ store_sample_rows(StoreRelation table, TimestampTz before, int *seen,
 	UnregisterSnapshot(snapshot);
 	store_close_table(rel);
 	return rows;
+}
+
+/* Which version of its row a tuple is. */
+RowVersion
+store_row_version(HeapTuple tuple)
+{
+	RowVersion	version;
+
+	version.tid = tuple->t_self;
+	version.xmin = HeapTupleHeaderGetXmin(tuple->t_data);
+	return version;
 }
 
 /* A time as it was read from a row. */

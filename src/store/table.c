@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * store_table.c
+ * table.c
  *	  Finding the tables and their indexes, and making sure that they are ours.
  *
  * The extension is trusted: its owner may be anybody with CREATE on a
@@ -33,7 +33,9 @@
 #include "catalog/pg_type.h"
 #include "commands/defrem.h"
 #include "commands/extension.h"
+#include "nodes/primnodes.h"
 #include "miscadmin.h"
+#include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -41,11 +43,14 @@
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 
-#include "compat.h"
 #include "leaselock.h"
+#include "store/table.h"
 
 #define MAX_COLUMNS		18
 #define MAX_KEYS		3
+
+/* More on one table are refused. */
+#define MAX_INDEXES		16
 
 /* A column: its type, negative if it may be NULL. */
 #define NULLABLE(type)	(-(int) (type))
@@ -62,23 +67,24 @@ typedef struct IndexShape
 	StoreRelation table;
 	int			keys;
 	AttrNumber	columns[MAX_KEYS];
+	AttrNumber	only_if;		/* its predicate: that is not NULL; 0: none */
 } IndexShape;
 
 /* In the order of the install script, which says what the columns are. */
 static const TableShape table_shapes[] = {
 	[REL_INSTALLATION] = {"installation", 2, {UUIDOID, BYTEAOID}},
-	[REL_LOCKS] = {"locks", 13, {
-			TEXTOID, TEXTOID, INT8OID, INT8OID, TIMESTAMPTZOID, UUIDOID,
-			NULLABLE(OIDOID), NULLABLE(TEXTOID), NULLABLE(TIMESTAMPTZOID),
-			NULLABLE(XID8OID), INT4OID, NULLABLE(TIMESTAMPTZOID),
-			NULLABLE(TIMESTAMPTZOID)
+	[REL_LOCKS] = {"locks", 14, {
+			INT8OID, INT8OID, TIMESTAMPTZOID, INT4OID, UUIDOID, TEXTOID,
+			TEXTOID, NULLABLE(OIDOID), NULLABLE(TIMESTAMPTZOID),
+			NULLABLE(XID8OID), NULLABLE(TIMESTAMPTZOID),
+			NULLABLE(TIMESTAMPTZOID), NULLABLE(UUIDOID), NULLABLE(TEXTOID)
 	}},
 	[REL_TICKETS] = {"tickets", 18, {
-			TEXTOID, TEXTOID, UUIDOID, UUIDOID, OIDOID, TEXTOID, INT8OID,
-			BOOLOID, TEXTOID, NULLABLE(INT8OID), INT8OID, TIMESTAMPTZOID,
+			UUIDOID, INT8OID, TIMESTAMPTZOID, OIDOID, CHAROID, BOOLOID,
+			TEXTOID, TEXTOID, TEXTOID, NULLABLE(UUIDOID), NULLABLE(INT8OID),
+			NULLABLE(INT8OID), NULLABLE(INT8OID), NULLABLE(TIMESTAMPTZOID),
 			NULLABLE(TIMESTAMPTZOID), NULLABLE(TIMESTAMPTZOID),
-			NULLABLE(TIMESTAMPTZOID), NULLABLE(INT4OID), BOOLOID,
-			NULLABLE(TIMESTAMPTZOID)
+			NULLABLE(TIMESTAMPTZOID), NULLABLE(INT4OID)
 	}},
 	[REL_BLOCKERS] = {"blockers", 4, {OIDOID, TEXTOID, TEXTOID, TEXTOID}},
 	[REL_FLOOR] = {"floor", 2, {INT8OID, INT8OID}},
@@ -86,13 +92,14 @@ static const TableShape table_shapes[] = {
 };
 
 static const IndexShape index_shapes[] = {
-	[REL_LOCKS_PKEY] = {REL_LOCKS, 2, {1, 2}},
-	[REL_TICKETS_PKEY] = {REL_TICKETS, 3, {1, 2, 3}},
-	[REL_TICKETS_TICKET] = {REL_TICKETS, 1, {4}},
-	[REL_TICKETS_PLACE] = {REL_TICKETS, 3, {1, 2, 7}},
-	[REL_TICKETS_OWNER] = {REL_TICKETS, 3, {6, 5, 8}},
-	[REL_BLOCKERS_OWNER] = {REL_BLOCKERS, 2, {2, 1}},
-	[REL_SCOPES_PKEY] = {REL_SCOPES, 1, {1}}
+	[REL_LOCKS_PKEY] = {REL_LOCKS, 2, {6, 7}, 0},
+	[REL_TICKETS_TICKET] = {REL_TICKETS, 1, {1}, 0},
+	[REL_TICKETS_REQUEST] = {REL_TICKETS, 3, {7, 8, 10}, 10},
+	[REL_TICKETS_PLACE] = {REL_TICKETS, 3, {7, 8, 11}, 11},
+	[REL_TICKETS_MEMBER] = {REL_TICKETS, 3, {7, 8, 12}, 12},
+	[REL_TICKETS_WAITER] = {REL_TICKETS, 2, {9, 4}, 11},
+	[REL_BLOCKERS_OWNER] = {REL_BLOCKERS, 2, {2, 1}, 0},
+	[REL_SCOPES_PKEY] = {REL_SCOPES, 1, {1}, 0}
 };
 
 /* What was found, as long as none of it has changed. */
@@ -100,6 +107,8 @@ typedef struct KnownRelation
 {
 	Oid			oid;
 	bool		checked;
+	int			index_count;	/* of a table, -1: not listed yet */
+	TableIndex	indexes[MAX_INDEXES];
 } KnownRelation;
 
 static KnownRelation known[REL_NONE];
@@ -111,7 +120,12 @@ static Oid	installation_read = InvalidOid;
 static void
 forget_relations(void)
 {
-	memset(known, 0, sizeof(known));
+	for (int i = 0; i < REL_NONE; i++)
+	{
+		known[i].oid = InvalidOid;
+		known[i].checked = false;
+		known[i].index_count = -1;
+	}
 	installation_read = InvalidOid;
 }
 
@@ -135,6 +149,7 @@ relation_changed(Datum arg, Oid relation)
 void
 store_watch_relations(void)
 {
+	forget_relations();
 	CacheRegisterRelcacheCallback(relation_changed, (Datum) 0);
 }
 
@@ -317,7 +332,7 @@ check_column(const TableShape *shape, Form_pg_attribute column)
 	bool		nullable = type < 0;
 
 	if (column->attisdropped ||
-		column->atttypid != (Oid) (nullable ? -type : type) ||
+		column->atttypid != (Oid) abs(type) ||
 		(!nullable && !column->attnotnull) ||
 		(column->atttypid == TEXTOID &&
 		 column->attcollation != C_COLLATION_OID))
@@ -383,8 +398,7 @@ store_open_table(StoreRelation table)
 		/* dropped, or changed, between the look-up and the lock */
 		if (rel != NULL)
 			table_close(rel, table_mode);
-		known[table].oid = InvalidOid;
-		known[table].checked = false;
+		forget_relations();
 	}
 }
 
@@ -422,6 +436,12 @@ store_lock_tables(void)
  * ----------------------------------------------------------------------
  */
 
+static Oid
+column_type(StoreRelation table, AttrNumber column)
+{
+	return (Oid) abs(table_shapes[table].types[column - 1]);
+}
+
 /* The operator family that a scan of a column of a type counts on. */
 static Oid
 scan_family(Oid type)
@@ -433,29 +453,54 @@ scan_family(Oid type)
 static bool
 key_matches(Relation index, const IndexShape *shape, int i)
 {
-	int			type = table_shapes[shape->table].types[shape->columns[i] - 1];
+	Oid			type = column_type(shape->table, shape->columns[i]);
 
 	return index->rd_index->indkey.values[i] == shape->columns[i] &&
-		index->rd_opfamily[i] == scan_family((Oid) type) &&
+		index->rd_opfamily[i] == scan_family(type) &&
 		index->rd_indoption[i] == 0 &&
 		(type != TEXTOID || index->rd_indcollation[i] == C_COLLATION_OID);
 }
 
-/* Whether an index is a plain btree over the columns of a shape. */
+/*
+ * The column that an index requires not to be NULL, 0 if it has no predicate.
+ * Raises 0A000 for any other predicate, an expression, an exclusion or a
+ * deferrable constraint: nothing may run on behalf of a caller here.
+ */
+static AttrNumber
+index_condition(Relation rel, Relation index)
+{
+	List	   *predicate = RelationGetIndexPredicate(index);
+	NullTest   *test = predicate == NIL ? NULL : linitial(predicate);
+	bool		is_plain = predicate == NIL ||
+		(list_length(predicate) == 1 && IsA(test, NullTest) &&
+		 test->nulltesttype == IS_NOT_NULL && IsA(test->arg, Var));
+
+	if (!is_plain || RelationGetIndexExpressions(index) != NIL ||
+		index->rd_index->indisexclusion || !index->rd_index->indimmediate)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("index \"%s\" of table \"%s.%s\" is not supported",
+						RelationGetRelationName(index), LEASELOCK_SCHEMA,
+						RelationGetRelationName(rel)),
+				 errdetail("It has an expression, a predicate, or an exclusion or deferrable constraint."),
+				 errhint("Drop the index.")));
+	return predicate == NIL ? 0 : ((Var *) test->arg)->varattno;
+}
+
+/* Whether an index is a plain btree of a shape. */
 static bool
-index_matches(Relation index, const IndexShape *shape)
+index_matches(Relation rel, Relation index, const IndexShape *shape)
 {
 	if (index->rd_rel->relam != BTREE_AM_OID ||
 		!index->rd_index->indisvalid || !index->rd_index->indislive ||
-		index->rd_index->indnkeyatts != shape->keys ||
-		!heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL))
+		index->rd_index->indnkeyatts != shape->keys)
 		return false;
 	for (int i = 0; i < shape->keys; i++)
 	{
 		if (!key_matches(index, shape, i))
 			return false;
 	}
-	return true;
+	return index_condition(rel, index) == shape->only_if;
 }
 
 /*
@@ -474,7 +519,7 @@ store_open_index(StoreRelation which, Relation rel)
 	{
 		Relation	index = index_open(lfirst_oid(cell), AccessShareLock);
 
-		if (index_matches(index, shape))
+		if (index_matches(rel, index, shape))
 		{
 			known[which].oid = RelationGetRelid(index);
 			return index;
@@ -484,6 +529,39 @@ store_open_index(StoreRelation which, Relation rel)
 	report_mismatch("table", table_shapes[shape->table].name,
 					"it lacks an index");
 	return NULL;				/* not reached */
+}
+
+/*
+ * The indexes of an open table, for whoever adds a row to it.  An index that is
+ * not ready for inserts is among them: it may be by the time it is opened.
+ */
+const TableIndex *
+store_list_indexes(StoreRelation table, Relation rel, int *count)
+{
+	KnownRelation *it = &known[table];
+	int			found = 0;
+	List	   *oids;
+	ListCell   *cell;
+
+	*count = it->index_count;
+	if (it->index_count >= 0)
+		return it->indexes;
+	oids = RelationGetIndexList(rel);
+	if (list_length(oids) > MAX_INDEXES)
+		report_mismatch("table", table_shapes[table].name,
+						psprintf("it has more than %d indexes", MAX_INDEXES));
+	foreach(cell, oids)
+	{
+		Relation	index = index_open(lfirst_oid(cell), RowExclusiveLock);
+
+		it->indexes[found].oid = lfirst_oid(cell);
+		it->indexes[found].only_if = index_condition(rel, index);
+		found++;
+		index_close(index, NoLock);
+	}
+	list_free(oids);
+	*count = it->index_count = found;
+	return it->indexes;
 }
 
 /* Closes it. */

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * locktag.c
+ * tag.c
  *	  The heavyweight locks that order all work on a lease lock.
  *
  * They are advisory lock tags of classes of our own, which no SQL function
@@ -9,22 +9,25 @@
  * a secret of the installation, so that nobody can find a name that shares
  * the tags of somebody else's, nor tell from pg_locks which name is in use.
  *
- *	name	 (scope, name).  NAME_CHANGE to begin or end a grant, NAME_KEEP to
- *			 write a lock whose grant stays, NAME_VERIFY to commit under it.
- *	queue	 (scope, name).  ExclusiveLock, by enqueue and prune.
- *	ticket	 (scope, name, request id).  ExclusiveLock, by whoever inserts that
- *			 ticket, or writes it while it waits.
+ *	name	 (scope, name).  ExclusiveLock to begin or end a grant,
+ *			 ShareUpdateExclusiveLock to write a lock whose grant stays,
+ *			 RowShareLock to commit under it.
+ *	queue	 (scope, name).  ExclusiveLock, by whoever draws a place, says that
+ *			 waiters are dead, or removes the lock's row.
+ *	ticket	 (scope, name, request id; without one, the ticket).  ExclusiveLock,
+ *			 by whoever inserts that ticket, or writes it while it waits.
  *	liveness the same.  Session-level, by the backend that waits.
- *	scope	 (scope).  RowShareLock by a grant to a newcomer, ExclusiveLock to
- *			 register the scope, so that no grant slips past that.
+ *	scope	 (scope).  RowShareLock by a grant, ExclusiveLock to register the
+ *			 scope, so that no grant slips past that.
  *	floor	 ExclusiveLock, by whoever raises the floor of fences.
  *
  * Who holds a name tag only tries for queue and ticket tags; who holds a
  * ticket tag only tries for a queue tag and for other ticket tags of that
  * lock; a name tag may be waited for at any time.  This holds whether the tag
- * was taken in this call or in an earlier one of the transaction.  A grant
- * never waits in line for a name tag in NAME_CHANGE, where it would hold up
- * the renewals and fenced commits behind it; a release and a break do.
+ * was taken in this call or in an earlier one of the transaction, and is
+ * asserted here.  A grant never waits in line for a name tag in ExclusiveLock,
+ * where it would hold up the renewals and fenced commits behind it; a release
+ * and a break do.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -40,23 +43,22 @@
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
+#include "utils/snapmgr.h"
 #include "utils/wait_event.h"
 
 #include "compat.h"
 #include "leaselock.h"
-#include "siphash.h"
+#include "store/siphash.h"
+#include "store/table.h"
+#include "store/tag.h"
 
-/* How long most transactions keep a tag at the longest. */
+/* Most transactions hold a tag no longer than this. */
 #define BRIEF_SLEEP_MS	10
 
-/* The ticket tags that this transaction has taken. */
-typedef struct TicketTag
-{
-	uint64		lock_hash;
-	LOCKTAG		tag;
-} TicketTag;
-
-static List *ticket_tags = NIL;
+/* ----------------------------------------------------------------------
+ * Hashes
+ * ----------------------------------------------------------------------
+ */
 
 /* What is hashed, so that tags of different kinds have nothing in common. */
 typedef enum HashedKind
@@ -94,9 +96,10 @@ LockKey
 make_lock_key(const char *scope, const char *name)
 {
 	LockKey		key = {scope, name, 0};
-	unsigned char data[MAX_HASHED] = {HASHED_LOCK};
+	unsigned char data[MAX_HASHED];
 	size_t		len = append_text(data, 2, scope);
 
+	data[0] = HASHED_LOCK;
 	data[1] = (unsigned char) (len - 2);
 	len = append_text(data, len, name);
 	key.hash = hash_with_secret(data, len);
@@ -115,20 +118,90 @@ compare_lock_keys(const LockKey *a, const LockKey *b)
 	return result != 0 ? result : strcmp(a->name, b->name);
 }
 
-static void
-set_tag(LOCKTAG *tag, LockTagClass class, uint64 hash)
+/* ----------------------------------------------------------------------
+ * Tags
+ * ----------------------------------------------------------------------
+ */
+
+static Tag
+make_tag(TagKind kind, const LockKey *key, uint64 hash)
 {
-	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId,
-						 (uint32) (hash >> 32), (uint32) hash, class);
+	static const LockKey no_key = {"", "", 0};
+	Tag			tag;
+
+	tag.kind = kind;
+	tag.key = key ? *key : no_key;
+	SET_LOCKTAG_ADVISORY(tag.locktag, MyDatabaseId,
+						 (uint32) (hash >> 32), (uint32) hash, kind);
+	return tag;
+}
+
+Tag
+name_tag(const LockKey *key)
+{
+	return make_tag(TAG_KIND_NAME, key, key->hash);
+}
+
+Tag
+queue_tag(const LockKey *key)
+{
+	return make_tag(TAG_KIND_QUEUE, key, key->hash);
+}
+
+static uint64
+hash_ticket(const LockKey *key, const pg_uuid_t *id)
+{
+	unsigned char data[1 + sizeof(key->hash) + UUID_LEN];
+
+	data[0] = HASHED_TICKET;
+	memcpy(data + 1, &key->hash, sizeof(key->hash));
+	memcpy(data + 1 + sizeof(key->hash), id->data, UUID_LEN);
+	return hash_with_secret(data, sizeof(data));
+}
+
+Tag
+ticket_tag(const LockKey *key, const pg_uuid_t *id)
+{
+	return make_tag(TAG_KIND_TICKET, key, hash_ticket(key, id));
+}
+
+Tag
+liveness_tag(const LockKey *key, const pg_uuid_t *id)
+{
+	return make_tag(TAG_KIND_LIVENESS, key, hash_ticket(key, id));
+}
+
+Tag
+scope_tag(const char *scope)
+{
+	unsigned char data[MAX_HASHED];
+	LockKey		key = {scope, "", 0};
+
+	data[0] = HASHED_SCOPE;
+	return make_tag(TAG_KIND_SCOPE, &key,
+					hash_with_secret(data, append_text(data, 1, scope)));
+}
+
+Tag
+floor_tag(void)
+{
+	return make_tag(TAG_KIND_FLOOR, NULL, 0);
+}
+
+/* What the ticket and liveness tags of a ticket are made from. */
+const pg_uuid_t *
+tag_id(const TicketRow *ticket)
+{
+	return ticket->has_request_id ? &ticket->request_id : &ticket->ticket;
 }
 
 /*
- * Whether this transaction has the tag already, in a mode that does for the
- * one asked for.  Asking again would fail, or stand in line, behind whoever
+ * Whether this transaction has the tag already, in a mode at least as strong as
+ * the one requested.  Asking again would fail, or stand in line, behind whoever
  * waits for it.
  */
 static bool
-tag_is_held(const LOCKTAG *tag, LOCKMODE mode)
+holds_tag(const LOCKTAG *tag, LOCKMODE mode)
 {
 	if (LockHeldByMeCompat(tag, ExclusiveLock))
 		return true;
@@ -138,29 +211,119 @@ tag_is_held(const LOCKTAG *tag, LOCKMODE mode)
 	return LockHeldByMeCompat(tag, mode);
 }
 
-static void
-remember_tag(TagSet *set, const LOCKTAG *tag, LOCKMODE mode)
+/* ----------------------------------------------------------------------
+ * The order in which tags are waited for
+ * ----------------------------------------------------------------------
+ */
+
+/* The ticket tags that this transaction has taken. */
+typedef struct TakenTag
 {
+	uint64		lock_hash;
+	LOCKTAG		tag;
+} TakenTag;
+
+static List *ticket_tags = NIL;
+
+/*
+ * Notes a ticket tag that the transaction takes, unless it is noted.  The note
+ * may outlive the tag, which a rolled-back savepoint gives back.
+ */
+static void
+note_ticket_tag(const Tag *tag)
+{
+	MemoryContext context;
+	TakenTag   *note;
+	ListCell   *cell;
+
+	foreach(cell, ticket_tags)
+	{
+		if (memcmp(&((TakenTag *) lfirst(cell))->tag, &tag->locktag,
+				   sizeof(LOCKTAG)) == 0)
+			return;
+	}
+	context = MemoryContextSwitchTo(TopTransactionContext);
+	note = palloc(sizeof(TakenTag));
+	note->lock_hash = tag->key.hash;
+	note->tag = tag->locktag;
+	ticket_tags = lappend(ticket_tags, note);
+	MemoryContextSwitchTo(context);
+}
+
+/* The transaction has ended, and with it the memory that the notes are in. */
+void
+forget_tags(void)
+{
+	ticket_tags = NIL;
+}
+
+/*
+ * Whether this transaction may wait for a queue or a ticket tag of a lock: it
+ * has neither the name tag nor the tag of a ticket.
+ */
+bool
+may_stand_in_line(const LockKey *key)
+{
+	Tag			name = name_tag(key);
+	ListCell   *cell;
+
+	if (holds_tag(&name.locktag, RowShareLock))
+		return false;
+	foreach(cell, ticket_tags)
+	{
+		TakenTag   *note = (TakenTag *) lfirst(cell);
+
+		if (note->lock_hash == key->hash &&
+			holds_tag(&note->tag, ExclusiveLock))
+			return false;
+	}
+	return true;
+}
+
+#ifdef USE_ASSERT_CHECKING
+static bool
+obeys_order(const Tag *tag)
+{
+	return (tag->kind != TAG_KIND_QUEUE && tag->kind != TAG_KIND_TICKET) ||
+		may_stand_in_line(&tag->key);
+}
+#endif
+
+/* ----------------------------------------------------------------------
+ * Taking
+ * ----------------------------------------------------------------------
+ */
+
+static void
+remember_tag(TagSet *set, const Tag *tag, LOCKMODE mode)
+{
+	if (tag->kind == TAG_KIND_TICKET)
+		note_ticket_tag(tag);
 	if (set == NULL)
 		return;
 	if (set->count >= MAX_CALL_TAGS)
 		elog(ERROR, "too many lease lock tags in one call");
-	set->tags[set->count] = *tag;
+	set->tags[set->count] = tag->locktag;
 	set->modes[set->count] = mode;
 	set->count++;
 }
 
-static bool
-try_tag(TagSet *set, const LOCKTAG *tag, LOCKMODE mode)
+/*
+ * Tries for a tag; true if the transaction has it now.  With set NULL it is
+ * kept until the transaction ends.
+ */
+bool
+try_tag(TagSet *set, const Tag *tag, LOCKMODE mode)
 {
 	bool		taken;
 
-	if (tag_is_held(tag, mode))
+	if (holds_tag(&tag->locktag, mode))
 		return true;
 	if (set != NULL && set->quiet)
-		taken = TryLockQuietlyCompat(tag, mode);
+		taken = TryLockQuietlyCompat(&tag->locktag, mode);
 	else
-		taken = LockAcquire(tag, mode, false, true) != LOCKACQUIRE_NOT_AVAIL;
+		taken = LockAcquire(&tag->locktag, mode, false, true) !=
+			LOCKACQUIRE_NOT_AVAIL;
 	if (taken)
 		remember_tag(set, tag, mode);
 	return taken;
@@ -170,7 +333,7 @@ try_tag(TagSet *set, const LOCKTAG *tag, LOCKMODE mode)
 static void
 describe_wait(void *arg)
 {
-	const LockKey *key = (const LockKey *) arg;
+	const LockKey *key = &((const Tag *) arg)->key;
 
 	if (geterrcode() == ERRCODE_LOCK_NOT_AVAILABLE)
 		errhint("Another transaction is changing the same lock; try again when it has ended.");
@@ -207,153 +370,48 @@ set_lock_timeout(int timeout_ms)
  * Takes a tag in line, for leaselock.lock_timeout at the most (55P03).  The
  * time-out is our own because statement_timeout does not cover COMMIT.
  */
-static void
-wait_tag(const LOCKTAG *tag, LOCKMODE mode, const LockKey *key)
+void
+wait_tag(TagSet *set, const Tag *tag, LOCKMODE mode)
 {
 	ErrorContextCallback context;
 	int			nest_level;
 
+	if (try_tag(set, tag, mode))
+		return;
+	Assert(obeys_order(tag));
 	context.callback = describe_wait;
-	context.arg = unconstify(LockKey *, key);
+	context.arg = unconstify(Tag *, tag);
 	context.previous = error_context_stack;
 	error_context_stack = &context;
 
 	nest_level = set_lock_timeout(leaselock_lock_timeout);
-	(void) LockAcquire(tag, mode, false, false);
+	(void) LockAcquire(&tag->locktag, mode, false, false);
 	AtEOXact_GUC(true, nest_level);
 
 	error_context_stack = context.previous;
+	remember_tag(set, tag, mode);
 }
 
-/* Tries for a name tag; true if the transaction has it now. */
-bool
-try_name_tag(TagSet *set, const LockKey *key, LOCKMODE mode)
-{
-	LOCKTAG		tag;
-
-	set_tag(&tag, TAG_NAME, key->hash);
-	return try_tag(set, &tag, mode);
-}
-
-/* Waits for a name tag.  With set NULL it is kept until the transaction ends. */
+/* What has been written stays locked until the transaction ends. */
 void
-wait_name_tag(TagSet *set, const LockKey *key, LOCKMODE mode)
+keep_tags(TagSet *set)
 {
-	LOCKTAG		tag;
-
-	set_tag(&tag, TAG_NAME, key->hash);
-	if (try_tag(set, &tag, mode))
-		return;
-	wait_tag(&tag, mode, key);
-	remember_tag(set, &tag, mode);
-}
-
-/* Whether this transaction has the name tag, in any mode. */
-bool
-has_name_tag(const LockKey *key)
-{
-	LOCKTAG		tag;
-
-	set_tag(&tag, TAG_NAME, key->hash);
-	return tag_is_held(&tag, NAME_VERIFY);
-}
-
-static void
-set_ticket_tag(LOCKTAG *tag, LockTagClass class, const LockKey *key,
-			   const pg_uuid_t *request_id)
-{
-	unsigned char data[1 + sizeof(key->hash) + UUID_LEN] = {HASHED_TICKET};
-
-	memcpy(data + 1, &key->hash, sizeof(key->hash));
-	memcpy(data + 1 + sizeof(key->hash), request_id->data, UUID_LEN);
-	set_tag(tag, class, hash_with_secret(data, sizeof(data)));
+	set->count = 0;
 }
 
 /*
- * Notes a ticket tag that the transaction takes, unless it is noted.  The note
- * may outlive the tag, which a rolled-back savepoint gives back.
+ * Gives back what the call took.  Only for a call that has written nothing:
+ * what is written stays locked until the transaction ends.
  */
-static void
-note_ticket_tag(const LockKey *key, const LOCKTAG *tag)
-{
-	MemoryContext context;
-	TicketTag  *note;
-	ListCell   *cell;
-
-	foreach(cell, ticket_tags)
-	{
-		if (memcmp(&((TicketTag *) lfirst(cell))->tag, tag,
-				   sizeof(LOCKTAG)) == 0)
-			return;
-	}
-	context = MemoryContextSwitchTo(TopTransactionContext);
-	note = palloc(sizeof(TicketTag));
-	note->lock_hash = key->hash;
-	note->tag = *tag;
-	ticket_tags = lappend(ticket_tags, note);
-	MemoryContextSwitchTo(context);
-}
-
-/* Whether this transaction has the tag of some ticket of the lock. */
-bool
-has_ticket_tag(const LockKey *key)
-{
-	ListCell   *cell;
-
-	foreach(cell, ticket_tags)
-	{
-		TicketTag  *note = (TicketTag *) lfirst(cell);
-
-		if (note->lock_hash == key->hash &&
-			tag_is_held(&note->tag, ExclusiveLock))
-			return true;
-	}
-	return false;
-}
-
-/* The transaction has ended, and with it the memory that the notes are in. */
 void
-forget_ticket_tags(void)
+give_back_tags(TagSet *set)
 {
-	ticket_tags = NIL;
-}
-
-/* Tries for a ticket tag; true if the transaction has it now. */
-bool
-try_ticket_tag(TagSet *set, const LockKey *key, const pg_uuid_t *request_id)
-{
-	LOCKTAG		tag;
-
-	set_ticket_tag(&tag, TAG_TICKET, key, request_id);
-	if (!try_tag(set, &tag, ExclusiveLock))
-		return false;
-	note_ticket_tag(key, &tag);
-	return true;
-}
-
-/* Waits for a ticket tag. */
-void
-wait_ticket_tag(TagSet *set, const LockKey *key, const pg_uuid_t *request_id)
-{
-	LOCKTAG		tag;
-
-	set_ticket_tag(&tag, TAG_TICKET, key, request_id);
-	if (!try_tag(set, &tag, ExclusiveLock))
+	while (set->count > 0)
 	{
-		wait_tag(&tag, ExclusiveLock, key);
-		remember_tag(set, &tag, ExclusiveLock);
+		set->count--;
+		(void) LockRelease(&set->tags[set->count],
+						   set->modes[set->count], false);
 	}
-	note_ticket_tag(key, &tag);
-}
-
-/* Tries for the queue tag; true if the transaction has it now. */
-bool
-try_queue_tag(TagSet *set, const LockKey *key)
-{
-	LOCKTAG		tag;
-
-	set_tag(&tag, TAG_QUEUE, key->hash);
-	return try_tag(set, &tag, ExclusiveLock);
 }
 
 /* ----------------------------------------------------------------------
@@ -361,62 +419,72 @@ try_queue_tag(TagSet *set, const LockKey *key)
  * ----------------------------------------------------------------------
  */
 
-/* Says that this backend waits for a ticket, until it takes that back. */
+/* Advertises that this backend waits for a ticket. */
 void
-take_liveness_tag(const LockKey *key, const pg_uuid_t *request_id)
+take_liveness(const Tag *tag)
 {
-	LOCKTAG		tag;
-
-	set_ticket_tag(&tag, TAG_LIVENESS, key, request_id);
-	(void) LockAcquire(&tag, ShareLock, true, false);
+	(void) LockAcquire(&tag->locktag, ShareLock, true, false);
 }
 
-/* Takes that back.  Needed after an error as well: it is a session's lock. */
+/* Withdraws it.  Needed after an error as well: it is a session's lock. */
 void
-drop_liveness_tag(const LockKey *key, const pg_uuid_t *request_id)
+drop_liveness(const Tag *tag)
 {
-	LOCKTAG		tag;
-
-	set_ticket_tag(&tag, TAG_LIVENESS, key, request_id);
-	(void) LockRelease(&tag, ShareLock, true);
+	(void) LockRelease(&tag->locktag, ShareLock, true);
 }
 
 /*
- * Whether some backend waits for a ticket.  The mode tried for conflicts with
- * the waiters' and not with itself, and is given back at once.
+ * Whether some backend waits for a ticket.  We try a mode that conflicts with
+ * the waiters' mode but not with itself, and give it back at once.
  */
 bool
-is_served(const LeaseTicket *ticket)
+is_attended(const TicketRow *ticket)
 {
-	LOCKTAG		tag;
+	Tag			tag = liveness_tag(&ticket->key, tag_id(ticket));
 
-	set_ticket_tag(&tag, TAG_LIVENESS, &ticket->key, &ticket->request_id);
-	if (LockHeldByMeCompat(&tag, ShareLock))
+	if (LockHeldByMeCompat(&tag.locktag, ShareLock))
 		return true;
-	if (LockAcquire(&tag, RowExclusiveLock, false, true) ==
+	if (LockAcquire(&tag.locktag, RowExclusiveLock, false, true) ==
 		LOCKACQUIRE_NOT_AVAIL)
 		return true;
-	(void) LockRelease(&tag, RowExclusiveLock, false);
+	(void) LockRelease(&tag.locktag, RowExclusiveLock, false);
 	return false;
 }
 
 /* ----------------------------------------------------------------------
- * Waiting for a place in the queue
+ * Waiting for whoever keeps a tag, without standing in line for it
  * ----------------------------------------------------------------------
  */
+
+/*
+ * A transaction that holds a tag in a mode that conflicts with the given one;
+ * an invalid id if there is none.  Whose commit is visible to a snapshot taken
+ * from now on is not among them, though it may not have given the tag back yet.
+ */
+VirtualTransactionId
+find_keeper(const Tag *tag, LOCKMODE mode)
+{
+	VirtualTransactionId *keepers = GetLockConflicts(&tag->locktag, mode,
+													 NULL);
+	VirtualTransactionId keeper = keepers[0];
+
+	pfree(keepers);
+	return keeper;
+}
 
 /*
  * Waits for a transaction to end, for a limited time, in a subtransaction:
  * the deadlock detector sees the wait, and its time-out is no error.  False
  * if the time ran out.
  */
-static bool
+bool
 wait_for_transaction(VirtualTransactionId vxid, int timeout_ms)
 {
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
 	volatile bool ended = false;
 
+	InvalidateCatalogSnapshotConditionally();
 	BeginInternalSubTransaction(NULL);
 	MemoryContextSwitchTo(context);
 	PG_TRY();
@@ -451,6 +519,7 @@ wait_for_transaction(VirtualTransactionId vxid, int timeout_ms)
 static void
 sleep_briefly(long ms)
 {
+	InvalidateCatalogSnapshotConditionally();
 	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 					 ms, PG_WAIT_EXTENSION);
 	ResetLatch(MyLatch);
@@ -458,139 +527,22 @@ sleep_briefly(long ms)
 }
 
 /*
- * Waits, at most until a time, for whoever keeps the caller from a tag in the
- * given mode; the caller then tries again.  It must hold no tag of that lock
- * that it took in this call.  Most keepers are gone in a moment, so the first
- * wait is a short sleep.
+ * Waits, at most so long, for whoever keeps the caller from a tag in the given
+ * mode; the caller then tries again.  It must hold no tag of that lock that it
+ * took in this call.  Most keepers are gone in a moment, hence a brief sleep
+ * first.
  */
-static void
-wait_for_keeper(const LOCKTAG *tag, LOCKMODE mode, TimestampTz until,
-				bool first)
+void
+wait_for_keeper(const Tag *tag, LOCKMODE mode, bool brief, int64 left_us,
+				int max_ms)
 {
-	VirtualTransactionId *keepers;
-	int			count;
-	int64		left = (until - clock_read(NO_TIME)) / 1000;
+	long		ms = Max(Min(left_us / 1000, max_ms), 1);
+	VirtualTransactionId keeper = {0};
 
-	if (first)
-	{
-		sleep_briefly(Min(Max(left, 1), BRIEF_SLEEP_MS));
-		return;
-	}
-	keepers = GetLockConflicts(tag, mode, &count);
-	if (count == 0)
-		sleep_briefly(Min(Max(left, 1), BRIEF_SLEEP_MS));
+	if (!brief)
+		keeper = find_keeper(tag, mode);
+	if (VirtualTransactionIdIsValid(keeper))
+		(void) wait_for_transaction(keeper, ms);
 	else
-		(void) wait_for_transaction(keepers[0],
-									Min(Max(left, 1), DeadlockTimeout +
-										DeadlockTimeout / 2));
-}
-
-/* wait_for_keeper for the tags that an acquisition needs. */
-void
-wait_for_queue_tag(const LockKey *key, TimestampTz until, bool first)
-{
-	LOCKTAG		tag;
-
-	set_tag(&tag, TAG_QUEUE, key->hash);
-	wait_for_keeper(&tag, ExclusiveLock, until, first);
-}
-
-void
-wait_for_name_tag(const LockKey *key, LOCKMODE mode, TimestampTz until,
-				  bool first)
-{
-	LOCKTAG		tag;
-
-	set_tag(&tag, TAG_NAME, key->hash);
-	wait_for_keeper(&tag, mode, until, first);
-}
-
-void
-wait_for_ticket_tag(const LockKey *key, const pg_uuid_t *request_id,
-					TimestampTz until, bool first)
-{
-	LOCKTAG		tag;
-
-	set_ticket_tag(&tag, TAG_TICKET, key, request_id);
-	wait_for_keeper(&tag, ExclusiveLock, until, first);
-}
-
-/* ----------------------------------------------------------------------
- * Scopes and the floor
- * ----------------------------------------------------------------------
- */
-
-static void
-set_scope_tag(LOCKTAG *tag, const char *scope)
-{
-	unsigned char data[MAX_HASHED] = {HASHED_SCOPE};
-
-	set_tag(tag, TAG_SCOPE,
-			hash_with_secret(data, append_text(data, 1, scope)));
-}
-
-/* Tries for the right to make grants in a scope. */
-bool
-try_scope_tag(TagSet *set, const char *scope)
-{
-	LOCKTAG		tag;
-
-	set_scope_tag(&tag, scope);
-	return try_tag(set, &tag, RowShareLock);
-}
-
-/* Waits for the right to register a scope, until the transaction ends. */
-void
-wait_scope_tag(const char *scope)
-{
-	LOCKTAG		tag;
-	LockKey		key = {scope, "", 0};
-
-	set_scope_tag(&tag, scope);
-	if (!try_tag(NULL, &tag, ExclusiveLock))
-		wait_tag(&tag, ExclusiveLock, &key);
-}
-
-/* Tries for the right to raise the floor. */
-bool
-try_floor_tag(TagSet *set)
-{
-	LOCKTAG		tag;
-
-	set_tag(&tag, TAG_FLOOR, 0);
-	return try_tag(set, &tag, ExclusiveLock);
-}
-
-/* Waits for the right to raise the floor, until the transaction ends. */
-void
-wait_floor_tag(void)
-{
-	LOCKTAG		tag;
-	LockKey		key = {"", "", 0};
-
-	set_tag(&tag, TAG_FLOOR, 0);
-	if (!try_tag(NULL, &tag, ExclusiveLock))
-		wait_tag(&tag, ExclusiveLock, &key);
-}
-
-/* What has been written stays locked until the transaction ends. */
-void
-keep_tags(TagSet *set)
-{
-	set->count = 0;
-}
-
-/*
- * Gives back what the call took.  Only for a call that has written nothing:
- * what is written stays locked until the transaction ends.
- */
-void
-give_back_tags(TagSet *set)
-{
-	while (set->count > 0)
-	{
-		set->count--;
-		(void) LockRelease(&set->tags[set->count],
-						   set->modes[set->count], false);
-	}
+		sleep_briefly(Min(ms, BRIEF_SLEEP_MS));
 }

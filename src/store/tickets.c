@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * store_ticket.c
+ * tickets.c
  *	  The rows of leaselock.tickets.
  *
  * Copyright (c) 2026, leaselock contributors
@@ -16,86 +16,97 @@
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
-#include "leaselock.h"
+#include "store/columns.h"
+#include "store/rows.h"
+#include "store/table.h"
+#include "store/tag.h"
 
+/* Columns, in the order of the install script. */
 enum
 {
-	TICKETS_SCOPE = 1,
-	TICKETS_NAME,
-	TICKETS_REQUEST_ID,
-	TICKETS_TICKET,
-	TICKETS_ROLE,
-	TICKETS_OWNER,
-	TICKETS_PLACE,
-	TICKETS_WAITING,
-	TICKETS_STATE,
-	TICKETS_FENCE,
+	TICKETS_TICKET = 1,
 	TICKETS_LEASE_US,
 	TICKETS_REQUESTED_AT,
+	TICKETS_ROLE,
+	TICKETS_STATE,
+	TICKETS_CLAIMED,
+	TICKETS_SCOPE,
+	TICKETS_NAME,
+	TICKETS_OWNER,
+	TICKETS_REQUEST_ID,
+	TICKETS_PLACE,
+	TICKETS_MEMBER_OF,
+	TICKETS_FENCE,
 	TICKETS_EXPIRES_AT,
 	TICKETS_WAIT_UNTIL,
 	TICKETS_ALIVE_UNTIL,
-	TICKETS_WAITER_PID,
-	TICKETS_CLAIMED,
 	TICKETS_ENDED_AT,
-	TICKETS_COLUMNS = TICKETS_ENDED_AT
+	TICKETS_WAITER_PID,
+	TICKETS_COLUMNS = TICKETS_WAITER_PID
 };
 
 /* What a state is called, in rows and in answers. */
-static const char *const state_names[] = {
-	[LEASE_HELD] = "held",
-	[LEASE_WAITING] = "waiting",
-	[LEASE_CONTENDED] = "contended",
-	[LEASE_DEADLOCK] = "deadlock",
-	[LEASE_RELEASED] = "released",
-	[LEASE_EXPIRED] = "expired",
-	[LEASE_TIMED_OUT] = "timed_out",
-	[LEASE_CANCELLED] = "cancelled",
-	[LEASE_BROKEN] = "broken",
-	[LEASE_GONE] = "gone"
+static const struct
+{
+	char		letter;
+	const char *name;
+}			states[] =
+{
+	[LEASE_HELD] = {'h', "held"},
+	[LEASE_WAITING] = {'w', "waiting"},
+	[LEASE_CONTENDED] = {'\0', "contended"},
+	[LEASE_DEADLOCK] = {'d', "deadlock"},
+	[LEASE_RELEASED] = {'r', "released"},
+	[LEASE_EXPIRED] = {'e', "expired"},
+	[LEASE_TIMED_OUT] = {'t', "timed_out"},
+	[LEASE_CANCELLED] = {'c', "cancelled"},
+	[LEASE_BROKEN] = {'b', "broken"},
+	[LEASE_GONE] = {'\0', "gone"}
 };
 
 /* The name of a state, as in the contract of lease_ticket.state. */
 const char *
 lease_state_name(LeaseState state)
 {
-	return state_names[state];
+	return states[state].name;
 }
 
 static LeaseState
-parse_state(const text *name)
+read_state(char letter)
 {
-	size_t		length = VARSIZE_ANY_EXHDR(name);
-
-	for (int i = 0; i < (int) lengthof(state_names); i++)
+	for (int i = 0; i < (int) lengthof(states); i++)
 	{
-		if (strlen(state_names[i]) == length &&
-			memcmp(state_names[i], VARDATA_ANY(name), length) == 0)
+		if (letter != '\0' && states[i].letter == letter)
 			return (LeaseState) i;
 	}
-	elog(ERROR, "unknown lease ticket state \"%s\"", text_to_cstring(name));
+	store_report_row(REL_TICKETS, "The state is none.");
+	return LEASE_GONE;			/* not reached */
 }
 
 /* The key of the ticket's lock is taken from the row unless it is known. */
 static void
-deform_ticket(HeapTuple tuple, TupleDesc desc, const LockKey *key,
-			  LeaseTicket *ticket)
+read_ticket(HeapTuple tuple, TupleDesc desc, const LockKey *key,
+			TicketRow *ticket)
 {
 	Datum		values[TICKETS_COLUMNS];
 	bool		nulls[TICKETS_COLUMNS];
 
 	heap_deform_tuple(tuple, desc, values, nulls);
-	ticket->tid = tuple->t_self;
+	memset(ticket, 0, sizeof(TicketRow));
+	ticket->version = store_row_version(tuple);
 	ticket->key = key ? *key :
 		make_lock_key(TextDatumGetCString(VALUE(TICKETS_SCOPE)),
 					  TextDatumGetCString(VALUE(TICKETS_NAME)));
-	ticket->request_id = *DatumGetUUIDP(VALUE(TICKETS_REQUEST_ID));
 	ticket->ticket = *DatumGetUUIDP(VALUE(TICKETS_TICKET));
+	ticket->has_request_id = !ISNULL(TICKETS_REQUEST_ID);
+	if (ticket->has_request_id)
+		ticket->request_id = *DatumGetUUIDP(VALUE(TICKETS_REQUEST_ID));
 	ticket->who.role = DatumGetObjectId(VALUE(TICKETS_ROLE));
 	ticket->who.owner = TextDatumGetCString(VALUE(TICKETS_OWNER));
-	ticket->place = DatumGetInt64(VALUE(TICKETS_PLACE));
-	ticket->waiting = DatumGetBool(VALUE(TICKETS_WAITING));
-	ticket->state = parse_state(DatumGetTextPP(VALUE(TICKETS_STATE)));
+	ticket->state = read_state(DatumGetChar(VALUE(TICKETS_STATE)));
+	ticket->place = ISNULL(TICKETS_PLACE) ? 0 :
+		DatumGetInt64(VALUE(TICKETS_PLACE));
+	ticket->listed = !ISNULL(TICKETS_MEMBER_OF);
 	ticket->fence = ISNULL(TICKETS_FENCE) ? 0 :
 		DatumGetInt64(VALUE(TICKETS_FENCE));
 	ticket->lease_us = DatumGetInt64(VALUE(TICKETS_LEASE_US));
@@ -109,7 +120,11 @@ deform_ticket(HeapTuple tuple, TupleDesc desc, const LockKey *key,
 	ticket->ended_at = TIME(TICKETS_ENDED_AT);
 }
 
-/* A scan of tickets in the order of an index. */
+/* ----------------------------------------------------------------------
+ * Scans
+ * ----------------------------------------------------------------------
+ */
+
 struct TicketScan
 {
 	TableScan  *scan;
@@ -128,14 +143,14 @@ open_tickets(StoreRelation index, ScanKey keys, int nkeys,
 }
 
 static bool
-next_ticket(TicketScan *tickets, ScanDirection direction, LeaseTicket *ticket)
+next_ticket(TicketScan *tickets, ScanDirection direction, TicketRow *ticket)
 {
 	HeapTuple	tuple = store_next_row(tickets->scan, direction);
 
 	if (!HeapTupleIsValid(tuple))
 		return false;
-	deform_ticket(tuple, RelationGetDescr(tickets->scan->rel), tickets->key,
-				  ticket);
+	read_ticket(tuple, RelationGetDescr(tickets->scan->rel), tickets->key,
+				ticket);
 	return true;
 }
 
@@ -149,22 +164,22 @@ store_close_tickets(TicketScan *tickets)
 
 /* The next ticket of a scan into *ticket; false at the end. */
 bool
-store_next_ticket(TicketScan *tickets, LeaseTicket *ticket)
+store_next_ticket(TicketScan *tickets, TicketRow *ticket)
 {
 	return next_ticket(tickets, ForwardScanDirection, ticket);
 }
 
-/* The ticket rows that an index scan finds, in the index's order. */
+/* The tickets that an index scan finds, in the index's order (TicketRow *). */
 static List *
-scan_tickets(StoreRelation index, ScanKey keys, int nkeys)
+list_tickets(StoreRelation index, ScanKey keys, int nkeys, const LockKey *key)
 {
-	TicketScan *scan = open_tickets(index, keys, nkeys, NULL);
-	LeaseTicket ticket;
+	TicketScan *scan = open_tickets(index, keys, nkeys, key);
+	TicketRow	ticket;
 	List	   *rows = NIL;
 
 	while (store_next_ticket(scan, &ticket))
 	{
-		LeaseTicket *copy = palloc(sizeof(LeaseTicket));
+		TicketRow  *copy = palloc(sizeof(TicketRow));
 
 		*copy = ticket;
 		rows = lappend(rows, copy);
@@ -173,127 +188,211 @@ scan_tickets(StoreRelation index, ScanKey keys, int nkeys)
 	return rows;
 }
 
-/* The ticket that the keys name in a unique index, or one that is used as such. */
-static bool
-load_ticket(StoreRelation index, ScanKey keys, int nkeys, LeaseTicket *row)
+static void
+set_lock_keys(ScanKey keys, const LockKey *key)
 {
-	TableScan  *scan = store_open_scan(REL_TICKETS, index, keys,
-									   nkeys);
+	store_set_key(&keys[0], TICKETS_SCOPE, F_TEXTEQ, CStringGetTextDatum(key->scope));
+	store_set_key(&keys[1], TICKETS_NAME, F_TEXTEQ, CStringGetTextDatum(key->name));
+}
+
+/* ----------------------------------------------------------------------
+ * One ticket
+ * ----------------------------------------------------------------------
+ */
+
+/* The ticket that the keys name in an index. */
+static bool
+load_ticket(StoreRelation index, ScanKey keys, int nkeys, const LockKey *key,
+			TicketRow *row)
+{
+	TableScan  *scan = store_open_scan(REL_TICKETS, index, keys, nkeys);
 	HeapTuple	tuple = store_only_row(scan);
 	bool		found = HeapTupleIsValid(tuple);
 
 	if (found)
-		deform_ticket(tuple, RelationGetDescr(scan->rel), NULL, row);
+		read_ticket(tuple, RelationGetDescr(scan->rel), key, row);
 	store_close_scan(scan);
 	return found;
 }
 
 /* Loads a ticket by its uuid; false if there is none. */
 bool
-store_load_ticket(const pg_uuid_t *ticket, LeaseTicket *row)
+store_load_ticket(const pg_uuid_t *ticket, TicketRow *row)
 {
 	ScanKeyData key;
 
 	store_set_key(&key, TICKETS_TICKET, F_UUID_EQ, UUIDPGetDatum(ticket));
-	return load_ticket(REL_TICKETS_TICKET, &key, 1, row);
+	return load_ticket(REL_TICKETS_TICKET, &key, 1, NULL, row);
 }
 
 /* Loads a ticket by its lock and request id; false if there is none. */
 bool
 store_load_request(const LockKey *key, const pg_uuid_t *request_id,
-				   LeaseTicket *row)
+				   TicketRow *row)
 {
 	ScanKeyData keys[3];
 
-	store_set_key(&keys[0], TICKETS_SCOPE, F_TEXTEQ, CStringGetTextDatum(key->scope));
-	store_set_key(&keys[1], TICKETS_NAME, F_TEXTEQ, CStringGetTextDatum(key->name));
+	set_lock_keys(keys, key);
 	store_set_key(&keys[2], TICKETS_REQUEST_ID, F_UUID_EQ, UUIDPGetDatum(request_id));
-	return load_ticket(REL_TICKETS_PKEY, keys, 3, row);
+	return load_ticket(REL_TICKETS_REQUEST, keys, 3, key, row);
 }
 
+/* The row of the lock's key that is in *ticket already. */
 static void
-take_ticket(HeapTuple tuple, TupleDesc desc, void *ticket)
+read_ticket_of_lock(HeapTuple tuple, TupleDesc desc, void *ticket)
 {
-	deform_ticket(tuple, desc, NULL, (LeaseTicket *) ticket);
+	LockKey		key = ((TicketRow *) ticket)->key;
+
+	read_ticket(tuple, desc, &key, (TicketRow *) ticket);
 }
 
-/* Loads a ticket anew; false if it is gone.  Mostly it is where it was. */
+/*
+ * Loads a ticket anew; false if it is gone.  Mostly it is where it was.  A
+ * ticket never changes its lock, so its key is not read again.
+ */
 bool
-store_reload_ticket(LeaseTicket *row)
+store_reload_ticket(TicketRow *row)
 {
-	LockKey		key = row->key;
-	pg_uuid_t	request_id = row->request_id;
-	LeaseTicket there;
+	TicketRow	there;
 
-	if (!store_read_row(REL_TICKETS, &row->tid, take_ticket,
-						&there) ||
-		memcmp(&there.request_id, &request_id, sizeof(pg_uuid_t)) != 0 ||
-		compare_lock_keys(&there.key, &key) != 0)
-		return store_load_request(&key, &request_id, row);
-	*row = there;
-	return true;
+	there.key = row->key;
+	if (store_read_row(REL_TICKETS, &row->version.tid, read_ticket_of_lock,
+					   &there) &&
+		memcmp(&there.ticket, &row->ticket, sizeof(pg_uuid_t)) == 0)
+	{
+		*row = there;
+		return true;
+	}
+	there.ticket = row->ticket;
+	return store_load_ticket(&there.ticket, row);
 }
 
-/* The tickets of one grant that have not been ended by what is stored. */
-List *
-store_list_grant(const LockKey *key, int64 fence)
+/*
+ * Writes a ticket's row.  The caller holds the ticket tag if the row is new
+ * and has a request id, or if the ticket waits; else the name tag.
+ */
+void
+store_save_ticket(TicketRow *ticket)
+{
+	Datum		values[TICKETS_COLUMNS];
+	bool		nulls[TICKETS_COLUMNS];
+
+	SET(TICKETS_TICKET, UUIDPGetDatum(&ticket->ticket));
+	SET(TICKETS_LEASE_US, Int64GetDatum(ticket->lease_us));
+	SET(TICKETS_REQUESTED_AT, TimestampTzGetDatum(ticket->requested_at));
+	SET(TICKETS_ROLE, ObjectIdGetDatum(ticket->who.role));
+	SET(TICKETS_STATE, CharGetDatum(states[ticket->state].letter));
+	SET(TICKETS_CLAIMED, BoolGetDatum(ticket->claimed));
+	SET(TICKETS_SCOPE, CStringGetTextDatum(ticket->key.scope));
+	SET(TICKETS_NAME, CStringGetTextDatum(ticket->key.name));
+	SET(TICKETS_OWNER, CStringGetTextDatum(ticket->who.owner));
+	SET_IF(ticket->has_request_id, TICKETS_REQUEST_ID,
+		   UUIDPGetDatum(&ticket->request_id));
+	SET_IF(ticket->place != 0, TICKETS_PLACE, Int64GetDatum(ticket->place));
+	SET_IF(ticket->listed, TICKETS_MEMBER_OF, Int64GetDatum(ticket->fence));
+	SET_IF(ticket->fence != 0, TICKETS_FENCE, Int64GetDatum(ticket->fence));
+	SET_TIME(TICKETS_EXPIRES_AT, ticket->expires_at);
+	SET_TIME(TICKETS_WAIT_UNTIL, ticket->wait_until);
+	SET_TIME(TICKETS_ALIVE_UNTIL, ticket->alive_until);
+	SET_TIME(TICKETS_ENDED_AT, ticket->ended_at);
+	SET_IF(ticket->waiter_pid != 0, TICKETS_WAITER_PID,
+		   Int32GetDatum(ticket->waiter_pid));
+
+	store_write_row(REL_TICKETS, values, nulls, &ticket->version);
+}
+
+/* The caller holds the ticket tag, and the name tag if the ticket is held. */
+void
+store_delete_ticket(TicketRow *ticket)
+{
+	store_delete_row(REL_TICKETS, &ticket->version);
+}
+
+/*
+ * Removes a ticket that has ended, which nobody writes any more; false if
+ * another session is removing it.
+ */
+bool
+store_try_delete_ticket(TicketRow *ticket)
+{
+	return store_try_delete_row(REL_TICKETS, &ticket->version);
+}
+
+/* ----------------------------------------------------------------------
+ * Several tickets
+ * ----------------------------------------------------------------------
+ */
+
+/* The tickets of the lock's grant that have not been ended by what is stored. */
+TicketRow *
+store_load_shares(const LockRow *lock, int *count)
 {
 	ScanKeyData keys[3];
+	List	   *listed;
+	ListCell   *cell;
+	TicketRow  *shares;
 
-	store_set_key(&keys[0], TICKETS_SCOPE, F_TEXTEQ, CStringGetTextDatum(key->scope));
-	store_set_key(&keys[1], TICKETS_NAME, F_TEXTEQ, CStringGetTextDatum(key->name));
-	store_set_key(&keys[2], TICKETS_PLACE, F_INT8EQ, Int64GetDatum(-fence));
-	return scan_tickets(REL_TICKETS_PLACE, keys, 3);
+	set_lock_keys(keys, &lock->key);
+	store_set_key(&keys[2], TICKETS_MEMBER_OF, F_INT8EQ, Int64GetDatum(lock->fence));
+	listed = list_tickets(REL_TICKETS_MEMBER, keys, 3, &lock->key);
+	shares = palloc((list_length(listed) + 1) * sizeof(TicketRow));
+	*count = 0;
+	if (lock->has_first &&
+		store_load_ticket(&lock->first_ticket, &shares[*count]))
+		(*count)++;
+	foreach(cell, listed)
+		shares[(*count)++] = *(TicketRow *) lfirst(cell);
+	return shares;
 }
 
-/* All tickets of an identity, ended ones included. */
+/* The tickets of an identity that are in a queue, by what is stored. */
 List *
-store_list_owner(const Identity *who)
+store_list_waits(const Identity *who)
 {
 	ScanKeyData keys[2];
 
 	store_set_key(&keys[0], TICKETS_OWNER, F_TEXTEQ, CStringGetTextDatum(who->owner));
 	store_set_key(&keys[1], TICKETS_ROLE, F_OIDEQ, ObjectIdGetDatum(who->role));
-	return scan_tickets(REL_TICKETS_OWNER, keys, 2);
-}
-
-/* The waiting tickets of an identity, by what is stored. */
-List *
-store_list_waits(const Identity *who)
-{
-	ScanKeyData keys[3];
-
-	store_set_key(&keys[0], TICKETS_OWNER, F_TEXTEQ, CStringGetTextDatum(who->owner));
-	store_set_key(&keys[1], TICKETS_ROLE, F_OIDEQ, ObjectIdGetDatum(who->role));
-	store_set_key(&keys[2], TICKETS_WAITING, F_BOOLEQ, BoolGetDatum(true));
-	return scan_tickets(REL_TICKETS_OWNER, keys, 3);
-}
-
-static TicketScan *
-open_places(const LockKey *key, int64 after)
-{
-	ScanKeyData keys[3];
-
-	store_set_key(&keys[0], TICKETS_SCOPE, F_TEXTEQ, CStringGetTextDatum(key->scope));
-	store_set_key(&keys[1], TICKETS_NAME, F_TEXTEQ, CStringGetTextDatum(key->name));
-	ScanKeyInit(&keys[2], TICKETS_PLACE, BTGreaterStrategyNumber, F_INT8GT,
-				Int64GetDatum(after));
-	return open_tickets(REL_TICKETS_PLACE, keys, 3, key);
+	return list_tickets(REL_TICKETS_WAITER, keys, 2, NULL);
 }
 
 /* Begins to read a lock's queue behind a place, in the order of places. */
 TicketScan *
 store_open_queue(const LockKey *key, int64 after)
 {
-	return open_places(key, after);
+	ScanKeyData keys[3];
+
+	set_lock_keys(keys, key);
+	ScanKeyInit(&keys[2], TICKETS_PLACE, BTGreaterStrategyNumber, F_INT8GT,
+				Int64GetDatum(after));
+	return open_tickets(REL_TICKETS_PLACE, keys, 3, key);
+}
+
+/* All queues, in the order of (scope, name, place); NULL: of every scope. */
+TicketScan *
+store_open_queues(const char *scope)
+{
+	ScanKeyData key;
+
+	if (scope == NULL)
+		return open_tickets(REL_TICKETS_PLACE, NULL, 0, NULL);
+	store_set_key(&key, TICKETS_SCOPE, F_TEXTEQ, CStringGetTextDatum(scope));
+	return open_tickets(REL_TICKETS_PLACE, &key, 1, NULL);
+}
+
+/* All tickets, in no order. */
+TicketScan *
+store_open_tickets(void)
+{
+	return open_tickets(REL_NONE, NULL, 0, NULL);
 }
 
 /* The last place of a lock's queue that is visible, 0: none. */
 int64
 store_last_place(const LockKey *key)
 {
-	TicketScan *scan = open_places(key, 0);
-	LeaseTicket ticket;
+	TicketScan *scan = store_open_queue(key, 0);
+	TicketRow	ticket;
 	int64		place = 0;
 
 	if (next_ticket(scan, BackwardScanDirection, &ticket))
@@ -302,65 +401,18 @@ store_last_place(const LockKey *key)
 	return place;
 }
 
-/* The tickets of a scope; what waits is among them. */
-List *
-store_list_scope_waits(const char *scope)
-{
-	ScanKeyData key;
-
-	store_set_key(&key, TICKETS_SCOPE, F_TEXTEQ, CStringGetTextDatum(scope));
-	return scan_tickets(REL_TICKETS_PLACE, &key, 1);
-}
-
-/* All tickets in the order of (scope, name, place). */
-List *
-store_list_tickets(void)
-{
-	return scan_tickets(REL_TICKETS_PLACE, NULL, 0);
-}
-
-/*
- * Up to "count" tickets in the order of (scope, name, request id), the first
- * behind *after; NULL: from the beginning.
- */
-List *
-store_next_tickets(const LeaseTicket *after, int count)
-{
-	List	   *rows = NIL;
-
-	for (int equal = after ? 2 : 0;
-		 equal >= 0 && list_length(rows) < count; equal--)
-	{
-		ScanKeyData keys[3];
-		int			nkeys = after ?
-			store_set_behind(keys, &after->key, &after->request_id, equal) : 0;
-		TicketScan *scan = open_tickets(REL_TICKETS_PKEY, keys, nkeys, NULL);
-		LeaseTicket ticket;
-
-		while (list_length(rows) < count && store_next_ticket(scan, &ticket))
-		{
-			LeaseTicket *copy = palloc(sizeof(LeaseTicket));
-
-			*copy = ticket;
-			rows = lappend(rows, copy);
-		}
-		store_close_tickets(scan);
-	}
-	return rows;
-}
-
-/* Before the rest of a row is read, for most rows are not taken. */
+/* Tests the time column before the rest is deformed; most rows are rejected. */
 static void *
-take_old_ticket(HeapTuple tuple, TupleDesc desc, TimestampTz before)
+read_old_ticket(HeapTuple tuple, TupleDesc desc, TimestampTz before)
 {
-	LeaseTicket *ticket;
+	TicketRow  *ticket;
 	bool		isnull;
 
 	if (DatumGetTimestampTz(heap_getattr(tuple, TICKETS_REQUESTED_AT, desc,
 										 &isnull)) >= before)
 		return NULL;
-	ticket = palloc(sizeof(LeaseTicket));
-	deform_ticket(tuple, desc, NULL, ticket);
+	ticket = palloc(sizeof(TicketRow));
+	read_ticket(tuple, desc, NULL, ticket);
 	return ticket;
 }
 
@@ -368,57 +420,5 @@ take_old_ticket(HeapTuple tuple, TupleDesc desc, TimestampTz before)
 List *
 store_sample_tickets(TimestampTz before, int *seen)
 {
-	return store_sample_rows(REL_TICKETS, before, seen,
-							 take_old_ticket);
-}
-
-/*
- * Writes a ticket's row.  The caller holds the ticket tag if the row is new
- * and names a request id, or if the ticket waits; else the name tag.
- */
-void
-store_save_ticket(LeaseTicket *ticket)
-{
-	Datum		values[TICKETS_COLUMNS];
-	bool		nulls[TICKETS_COLUMNS];
-
-	SET(TICKETS_SCOPE, CStringGetTextDatum(ticket->key.scope));
-	SET(TICKETS_NAME, CStringGetTextDatum(ticket->key.name));
-	SET(TICKETS_REQUEST_ID, UUIDPGetDatum(&ticket->request_id));
-	SET(TICKETS_TICKET, UUIDPGetDatum(&ticket->ticket));
-	SET(TICKETS_ROLE, ObjectIdGetDatum(ticket->who.role));
-	SET(TICKETS_OWNER, CStringGetTextDatum(ticket->who.owner));
-	SET(TICKETS_PLACE, Int64GetDatum(ticket->place));
-	SET(TICKETS_WAITING, BoolGetDatum(ticket->waiting));
-	SET(TICKETS_STATE, CStringGetTextDatum(state_names[ticket->state]));
-	SET_NULLABLE(TICKETS_FENCE, Int64GetDatum(ticket->fence),
-				 ticket->fence != 0);
-	SET(TICKETS_LEASE_US, Int64GetDatum(ticket->lease_us));
-	SET(TICKETS_REQUESTED_AT, TimestampTzGetDatum(ticket->requested_at));
-	store_set_time(values, nulls, TICKETS_EXPIRES_AT, ticket->expires_at);
-	store_set_time(values, nulls, TICKETS_WAIT_UNTIL, ticket->wait_until);
-	store_set_time(values, nulls, TICKETS_ALIVE_UNTIL, ticket->alive_until);
-	SET_NULLABLE(TICKETS_WAITER_PID, Int32GetDatum(ticket->waiter_pid),
-				 ticket->waiter_pid != 0);
-	SET(TICKETS_CLAIMED, BoolGetDatum(ticket->claimed));
-	store_set_time(values, nulls, TICKETS_ENDED_AT, ticket->ended_at);
-
-	store_write_row(REL_TICKETS, values, nulls, &ticket->tid);
-}
-
-/* The caller holds the ticket tag, and the name tag if the ticket is held. */
-void
-store_delete_ticket(LeaseTicket *ticket)
-{
-	store_delete_row(REL_TICKETS, &ticket->tid);
-}
-
-/*
- * Removes a ticket that has ended, which nobody writes any more; false if
- * another session is removing it.
- */
-bool
-store_try_delete_ticket(LeaseTicket *ticket)
-{
-	return store_try_delete_row(REL_TICKETS, &ticket->tid);
+	return store_sample_rows(REL_TICKETS, before, seen, read_old_ticket);
 }

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * store_write.c
+ * write.c
  *	  Writing the tables.
  *
  * Rows are written straight into the heap and its indexes, not by SQL.  An
@@ -13,14 +13,13 @@
  * index is kept up to date as core does for its catalogs: one that is being
  * built is left alone until it is ready for inserts, a summarizing one is
  * maintained for a HOT update as well, and one that needs more than the columns
- * of the row (an expression, a predicate, an exclusion or a deferred
- * constraint) is refused, because nothing may run on behalf of a caller here.
+ * of the row is refused (store_list_indexes).
  * Triggers do not fire; constraints bind what a restore brings in, and the
  * rules of this library keep them.  Every function that writes has refused
  * read-only transactions, standbys and parallel workers before
  * (require_writable).
  *
- * The caller must hold the tag that guards the row (locktag.c), which is what
+ * The caller must hold the tag that guards the row (tag.c), which is what
  * keeps "tuple concurrently updated" away.
  *
  * Copyright (c) 2026, leaselock contributors
@@ -41,6 +40,7 @@
 
 #include "compat.h"
 #include "leaselock.h"
+#include "store/table.h"
 
 /*
  * A write needs some snapshot, for the toast table that it never touches;
@@ -64,22 +64,6 @@ end_write(Relation rel, Snapshot snapshot)
 	CommandCounterIncrement();
 }
 
-/* Raises 0A000 for an index that index_row cannot keep up to date. */
-static void
-require_plain_index(Relation rel, Relation index, const IndexInfo *info)
-{
-	if (info->ii_Expressions == NIL && info->ii_Predicate == NIL &&
-		info->ii_ExclusionOps == NULL && index->rd_index->indimmediate)
-		return;
-	ereport(ERROR,
-			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-			 errmsg("index \"%s\" of table \"%s.%s\" is not supported",
-					RelationGetRelationName(index), LEASELOCK_SCHEMA,
-					RelationGetRelationName(rel)),
-			 errdetail("It has an expression, a predicate, or an exclusion or deferrable constraint."),
-			 errhint("Drop the index.")));
-}
-
 /*
  * A row of that key is being inserted, or was just now, by a statement that
  * does not take our locks, such as a restore.  Raises 55P03.
@@ -96,34 +80,35 @@ report_foreign_insert(Relation rel)
 }
 
 /*
- * How an index checks that a row is unique.  The keys of our primary keys
+ * How an index checks that a row is unique.  The keys of our own unique indexes
  * never change, so for a new version nothing is looked for in them, which would
  * visit every version that is still there; and a new row waits for nobody
  * there, since whoever inserts it with our locks is not at the same time.
  */
 static IndexUniqueCheck
-unique_check(Relation index, bool is_new)
+unique_check(const TableIndex *known, Relation index, bool is_new)
 {
-	if (index->rd_index->indisprimary)
-		return is_new ? UNIQUE_CHECK_PARTIAL : UNIQUE_CHECK_NO;
-	return index->rd_index->indisunique ? UNIQUE_CHECK_YES : UNIQUE_CHECK_NO;
+	if (!index->rd_index->indisunique)
+		return UNIQUE_CHECK_NO;
+	if (!index->rd_index->indisprimary && known->only_if == 0)
+		return UNIQUE_CHECK_YES;
+	return is_new ? UNIQUE_CHECK_PARTIAL : UNIQUE_CHECK_NO;
 }
 
 /* Adds the entries of a row to one index, which is open. */
 static void
-insert_entry(Relation rel, Relation index, HeapTuple tuple,
-			 TupleTableSlot *slot, RowIndexes which)
+insert_entry(Relation rel, const TableIndex *known, Relation index,
+			 HeapTuple tuple, TupleTableSlot *slot, RowIndexes which)
 {
 	IndexInfo  *info = BuildIndexInfo(index);
 	bool		is_new = which == ROW_IS_NEW;
-	IndexUniqueCheck check = unique_check(index, is_new);
+	IndexUniqueCheck check = unique_check(known, index, is_new);
 	Datum		values[INDEX_MAX_KEYS];
 	bool		nulls[INDEX_MAX_KEYS];
 
 	if (!info->ii_ReadyForInserts ||
 		(which == ROW_IS_SUMMARIZED && !IndexIsSummarizingCompat(info)))
 		return;
-	require_plain_index(rel, index, info);
 	FormIndexDatum(info, slot, NULL, values, nulls);
 	if (!index_insert(index, values, nulls, &tuple->t_self, rel, check,
 					  !is_new, info) &&
@@ -137,58 +122,61 @@ insert_entry(Relation rel, Relation index, HeapTuple tuple,
  * version, so that they remove entries of dead versions rather than grow.
  */
 static void
-index_row(Relation rel, HeapTuple tuple, RowIndexes which)
+index_row(StoreRelation table, Relation rel, HeapTuple tuple,
+		  const bool *nulls, RowIndexes which)
 {
-	List	   *indexes = RelationGetIndexList(rel);
+	int			count;
+	const TableIndex *indexes = store_list_indexes(table, rel, &count);
 	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(rel),
 													&TTSOpsHeapTuple);
-	ListCell   *cell;
 
 	ExecStoreHeapTuple(tuple, slot, false);
-	foreach(cell, indexes)
+	for (int i = 0; i < count; i++)
 	{
-		Relation	index = index_open(lfirst_oid(cell), RowExclusiveLock);
+		Relation	index;
 
-		insert_entry(rel, index, tuple, slot, which);
+		if (indexes[i].only_if != 0 && nulls[indexes[i].only_if - 1])
+			continue;
+		index = index_open(indexes[i].oid, RowExclusiveLock);
+		insert_entry(rel, &indexes[i], index, tuple, slot, which);
 		index_close(index, NoLock);
 	}
 	ExecDropSingleTupleTableSlot(slot);
-	list_free(indexes);
 }
 
 /*
- * Writes a row: a new one if *tid is invalid, else over the one there.  Sets
- * *tid to where it is now.
+ * Writes a row: a new one if the version has no place, else over that one.
+ * Sets *version to what was written.
  */
 void
 store_write_row(StoreRelation table, Datum *values, bool *nulls,
-				ItemPointer tid)
+				RowVersion *version)
 {
 	Relation	rel = store_open_table(table);
 	HeapTuple	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
 	Snapshot	snapshot = begin_write();
 	RowIndexes	which = ROW_IS_NEW;
 
-	if (ItemPointerIsValid(tid))
-		which = HeapUpdateCompat(rel, tid, tuple);
+	if (ItemPointerIsValid(&version->tid))
+		which = HeapUpdateCompat(rel, &version->tid, tuple);
 	else
 		simple_heap_insert(rel, tuple);
 	/* the indexes need not even be opened for a HOT update, as most are */
 	if (which != ROW_IS_HOT)
-		index_row(rel, tuple, which);
-	*tid = tuple->t_self;
+		index_row(table, rel, tuple, nulls, which);
+	*version = store_row_version(tuple);
 	heap_freetuple(tuple);
 	end_write(rel, snapshot);
 }
 
 /* Removes a row. */
 void
-store_delete_row(StoreRelation table, ItemPointer tid)
+store_delete_row(StoreRelation table, RowVersion *version)
 {
 	Relation	rel = store_open_table(table);
 	Snapshot	snapshot = begin_write();
 
-	simple_heap_delete(rel, tid);
+	simple_heap_delete(rel, &version->tid);
 	end_write(rel, snapshot);
 }
 
@@ -197,29 +185,12 @@ store_delete_row(StoreRelation table, ItemPointer tid)
  * if another transaction has just removed it, or is about to.
  */
 bool
-store_try_delete_row(StoreRelation table, ItemPointer tid)
+store_try_delete_row(StoreRelation table, RowVersion *version)
 {
 	Relation	rel = store_open_table(table);
 	Snapshot	snapshot = begin_write();
-	bool		removed = TryHeapDeleteCompat(rel, tid);
+	bool		removed = TryHeapDeleteCompat(rel, &version->tid);
 
 	end_write(rel, snapshot);
 	return removed;
-}
-
-/* Sets a column, numbered from 1, of a row that is to be written. */
-void
-store_set_value(Datum *values, bool *nulls, int column, Datum value,
-				bool isnull)
-{
-	values[column - 1] = value;
-	nulls[column - 1] = isnull;
-}
-
-/* The same for a time, NO_TIME being NULL. */
-void
-store_set_time(Datum *values, bool *nulls, int column, TimestampTz value)
-{
-	store_set_value(values, nulls, column, TimestampTzGetDatum(value),
-					value == NO_TIME);
 }

@@ -1,0 +1,55 @@
+/*-------------------------------------------------------------------------
+ *
+ * fences.c
+ *	  The SQL functions fence_check and fence_assert.
+ *
+ * Copyright (c) 2026, leaselock contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+
+#include "api/arguments.h"
+#include "core/fence.h"
+#include "store/tag.h"
+
+PG_FUNCTION_INFO_V1(leaselock_fence_check);
+PG_FUNCTION_INFO_V1(leaselock_fence_assert);
+
+/* Reads (name, fence, scope, allow_lapsed) of the two functions below. */
+static LockKey
+fence_arguments(FunctionCallInfo fcinfo, int64 *fence, bool *allow_lapsed)
+{
+	const char *name = argument_text(fcinfo, 0, "name");
+	const char *scope;
+
+	*fence = argument_bigint(fcinfo, 1, "fence");
+	scope = argument_text(fcinfo, 2, "scope");
+	*allow_lapsed = argument_boolean(fcinfo, 3, "allow_lapsed");
+	return make_lock_key(scope, name);
+}
+
+Datum
+leaselock_fence_check(PG_FUNCTION_ARGS)
+{
+	int64		fence;
+	bool		allow_lapsed;
+	LockKey		key = fence_arguments(fcinfo, &fence, &allow_lapsed);
+
+	PreventCommandDuringRecovery("fence_check()");
+	PG_RETURN_BOOL(fence_check(&key, fence, allow_lapsed));
+}
+
+Datum
+leaselock_fence_assert(PG_FUNCTION_ARGS)
+{
+	int64		fence;
+	bool		allow_lapsed;
+	LockKey		key = fence_arguments(fcinfo, &fence, &allow_lapsed);
+
+	PreventCommandDuringRecovery("fence_assert()");
+	fence_assert(&key, fence, allow_lapsed);
+	PG_RETURN_VOID();
+}

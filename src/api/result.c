@@ -1,0 +1,70 @@
+/*-------------------------------------------------------------------------
+ *
+ * result.c
+ *	  What calls answer with: rows of the expected columns.
+ *
+ * Copyright (c) 2026, leaselock contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+
+#include "api/result.h"
+#include "store/table.h"
+
+/*
+ * The row type of a function's result, after making sure that it has the
+ * columns that are going to be formed.  Raises 55000.
+ */
+TupleDesc
+result_row_type(FunctionCallInfo fcinfo, const char *function,
+				const Oid *types, int columns)
+{
+	TupleDesc	desc;
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	store_check_result(function, desc, types, columns);
+	return BlessTupleDesc(desc);
+}
+
+/*
+ * Begins a function that only reads, and answers with rows of these columns.
+ * Raises 55000.
+ */
+ReturnSetInfo *
+begin_result_rows(FunctionCallInfo fcinfo, const char *function,
+				  const Oid *types, int columns)
+{
+	ReturnSetInfo *result;
+
+	store_begin_call(false);
+	InitMaterializedSRF(fcinfo, 0);
+	result = (ReturnSetInfo *) fcinfo->resultinfo;
+	store_check_result(function, result->setDesc, types, columns);
+	return result;
+}
+
+Datum
+text_or_null(const char *value)
+{
+	return value ? CStringGetTextDatum(value) : (Datum) 0;
+}
+
+/*
+ * A role's name, as a value of type name.  The role of a grant may have been
+ * dropped since; then its oid stands for it.
+ */
+Datum
+role_name_datum(Oid role)
+{
+	const char *name = GetUserNameFromId(role, true);
+
+	if (name == NULL)
+		name = psprintf("unknown (OID=%u)", role);
+	return DirectFunctionCall1(namein, CStringGetDatum(name));
+}

@@ -1,0 +1,18 @@
+/*-------------------------------------------------------------------------
+ *
+ * tickets.h
+ *	  What the calls that acquire a ticket share.
+ *
+ * Copyright (c) 2026, leaselock contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef LEASELOCK_TICKETS_H
+#define LEASELOCK_TICKETS_H
+
+#include "core/lease.h"
+#include "fmgr.h"
+
+extern LeaseEvent acquire_event(FunctionCallInfo fcinfo, int64 *wait_us);
+
+#endif							/* LEASELOCK_TICKETS_H */

@@ -1,0 +1,32 @@
+/*-------------------------------------------------------------------------
+ *
+ * scope.h
+ *	  Who calls, and whether it may.
+ *
+ * Copyright (c) 2026, leaselock contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef LEASELOCK_SCOPE_H
+#define LEASELOCK_SCOPE_H
+
+#include "core/model.h"
+
+/* Who may use a scope. */
+typedef struct ScopeAccess
+{
+	bool		registered;		/* else everybody */
+	Oid			role;			/* InvalidOid: it is gone */
+} ScopeAccess;
+
+extern Identity caller_identity(const char *owner);
+extern ScopeAccess scope_access(const char *scope);
+extern bool access_allows(const ScopeAccess *access, Oid role);
+extern bool may_use_scope(const char *scope, Oid role);
+extern void require_scope(const char *scope);
+extern void require_fence_access(const LockRow *lock);
+extern bool may_see_scope(const char *scope);
+extern void require_ticket_role(const TicketRow *ticket);
+extern bool owns_ticket(const TicketRow *ticket);
+
+#endif							/* LEASELOCK_SCOPE_H */

@@ -1,0 +1,22 @@
+/*-------------------------------------------------------------------------
+ *
+ * clock.h
+ *	  The server's wall clock, and the readings that fences are made from.
+ *
+ * Copyright (c) 2026, leaselock contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef LEASELOCK_CLOCK_H
+#define LEASELOCK_CLOCK_H
+
+#include "datatype/timestamp.h"
+
+/* No fence is beyond this, as the constraints of the tables say as well. */
+#define MAX_FENCE	(INT64CONST(1) << 62)
+
+extern TimestampTz clock_read(TimestampTz not_before);
+extern int64 clock_remaining_ms(TimestampTz until, TimestampTz now);
+extern int64 fence_reading(void);
+
+#endif							/* LEASELOCK_CLOCK_H */

@@ -1,0 +1,86 @@
+/*-------------------------------------------------------------------------
+ *
+ * rows.h
+ *	  The rows of each table, read into structs and written from them.
+ *
+ * What is loaded lives in the memory context of the caller.
+ *
+ * Copyright (c) 2026, leaselock contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef LEASELOCK_ROWS_H
+#define LEASELOCK_ROWS_H
+
+#include "nodes/pg_list.h"
+#include "store/table.h"
+#include "store/types.h"
+
+/* A scan of tickets in some order. */
+typedef struct TicketScan TicketScan;
+
+/* A hint that an identity holds a lock which others queue for. */
+typedef struct Blocker
+{
+	RowVersion	version;
+	Identity	who;
+	LockKey		key;
+} Blocker;
+
+/* The role that a scope is registered to. */
+typedef struct ScopeRow
+{
+	RowVersion	version;
+	NameData	role_name;
+	Oid			role;			/* InvalidOid: only the name counts */
+} ScopeRow;
+
+/* in file locks.c */
+extern void store_load_lock(const LockKey *key, LockRow *lock);
+extern void store_save_lock(LockRow *lock);
+extern void store_delete_lock(LockRow *lock);
+extern List *store_list_scope(const char *scope);
+extern List *store_list_held(const Identity *who);
+extern TableScan *store_open_held(void);
+extern bool store_next_held(TableScan *scan, LockRow *lock);
+extern List *store_next_locks(const LockKey *after, int count);
+extern List *store_sample_locks(TimestampTz before, int *seen);
+
+/* in file tickets.c */
+extern const char *lease_state_name(LeaseState state);
+extern bool store_load_ticket(const pg_uuid_t *ticket, TicketRow *row);
+extern bool store_load_request(const LockKey *key,
+							   const pg_uuid_t *request_id, TicketRow *row);
+extern bool store_reload_ticket(TicketRow *row);
+extern void store_save_ticket(TicketRow *row);
+extern void store_delete_ticket(TicketRow *row);
+extern bool store_try_delete_ticket(TicketRow *row);
+extern TicketRow *store_load_shares(const LockRow *lock, int *count);
+extern List *store_list_waits(const Identity *who);
+extern TicketScan *store_open_queue(const LockKey *key, int64 after);
+extern TicketScan *store_open_queues(const char *scope);
+extern TicketScan *store_open_tickets(void);
+extern bool store_next_ticket(TicketScan *scan, TicketRow *ticket);
+extern void store_close_tickets(TicketScan *scan);
+extern int64 store_last_place(const LockKey *key);
+extern List *store_sample_tickets(TimestampTz before, int *seen);
+
+/* in file hints.c */
+extern List *store_list_blocked(const Identity *who);
+extern List *store_list_blockers(int count);
+extern void store_note_blocker(const Identity *who, const LockKey *key);
+extern void store_forget_blocker(const Identity *who, const LockKey *key);
+
+/* in file scopes.c */
+extern bool store_load_scope(const char *scope, ScopeRow *row);
+extern void store_save_scope(const char *scope, const char *role_name,
+							 Oid role);
+extern bool store_delete_scope(const char *scope);
+
+/* in file floor.c */
+extern int64 store_load_floor(void);
+extern int64 store_next_fence(int64 last);
+extern void store_cover_fence(int64 fence);
+extern int64 store_bump_floor(int64 newest);
+
+#endif							/* LEASELOCK_ROWS_H */

@@ -1,0 +1,112 @@
+/*-------------------------------------------------------------------------
+ *
+ * table.h
+ *	  The tables of the extension: found, checked, scanned and written.
+ *
+ * Copyright (c) 2026, leaselock contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef LEASELOCK_TABLE_H
+#define LEASELOCK_TABLE_H
+
+#include "access/htup.h"
+#include "access/sdir.h"
+#include "access/skey.h"
+#include "access/tupdesc.h"
+#include "nodes/pg_list.h"
+#include "utils/relcache.h"
+#include "utils/snapshot.h"
+#include "store/types.h"
+
+/* The tables, and the indexes that scans count on. */
+typedef enum StoreRelation
+{
+	REL_INSTALLATION,
+	REL_LOCKS,
+	REL_TICKETS,
+	REL_BLOCKERS,
+	REL_FLOOR,
+	REL_SCOPES,
+	REL_LAST_TABLE = REL_SCOPES,
+	REL_LOCKS_PKEY,
+	REL_TICKETS_TICKET,
+	REL_TICKETS_REQUEST,
+	REL_TICKETS_PLACE,
+	REL_TICKETS_MEMBER,
+	REL_TICKETS_WAITER,
+	REL_BLOCKERS_OWNER,
+	REL_SCOPES_PKEY,
+	REL_NONE					/* no index: the scan has no order */
+} StoreRelation;
+
+/* Which installation of the extension this is, see the install script. */
+typedef struct Installation
+{
+	pg_uuid_t	home;			/* its id, and the oid of this database */
+	unsigned char secret[16];	/* the key of hashes that others can see */
+} Installation;
+
+/* A scan of a table, in the order of an index if there is one. */
+typedef struct TableScan
+{
+	Relation	rel;
+	Relation	index;			/* NULL: no order */
+	Snapshot	snapshot;		/* which versions count */
+	MemoryContext context;		/* of what the scan keeps for itself */
+	struct SysScanDescData *scan;
+} TableScan;
+
+/* Takes what is needed from a row, which is valid only meanwhile. */
+typedef void (*RowReader) (HeapTuple tuple, TupleDesc desc, void *row);
+
+/* An index of a table, as those who add a row have to know it. */
+typedef struct TableIndex
+{
+	Oid			oid;
+	AttrNumber	only_if;		/* only rows where this is not NULL; 0: all */
+} TableIndex;
+
+/* in file table.c */
+extern void store_watch_relations(void);
+extern bool store_is_installed(void);
+extern void store_report_row(StoreRelation table, const char *problem);
+extern void store_check_result(const char *function, TupleDesc desc,
+							   const Oid *types, int columns);
+extern void store_begin_call(bool may_write);
+extern Relation store_open_table(StoreRelation table);
+extern void store_close_table(Relation rel);
+extern bool store_is_empty(StoreRelation table);
+extern void store_lock_tables(void);
+extern Relation store_open_index(StoreRelation which, Relation rel);
+extern void store_close_index(Relation index);
+extern const TableIndex *store_list_indexes(StoreRelation table, Relation rel,
+											int *count);
+extern const Installation *store_load_installation(void);
+
+/* in file scan.c */
+extern void store_set_key(ScanKey key, AttrNumber column, RegProcedure equal,
+						  Datum value);
+extern TableScan *store_open_scan(StoreRelation table, StoreRelation index,
+								  ScanKey keys, int nkeys);
+extern HeapTuple store_next_row(TableScan *scan, ScanDirection direction);
+extern HeapTuple store_only_row(TableScan *scan);
+extern void store_close_scan(TableScan *scan);
+extern bool store_read_row(StoreRelation table, ItemPointer tid,
+						   RowReader reader, void *row);
+extern bool store_is_current(StoreRelation table, const RowVersion *version);
+extern List *store_sample_rows(StoreRelation table, TimestampTz before,
+							   int *seen,
+							   void *(*reader) (HeapTuple tuple,
+												TupleDesc desc,
+												TimestampTz before));
+extern RowVersion store_row_version(HeapTuple tuple);
+extern TimestampTz store_time_or_none(Datum value, bool isnull);
+
+/* in file write.c */
+extern void store_write_row(StoreRelation table, Datum *values, bool *nulls,
+							RowVersion *version);
+extern void store_delete_row(StoreRelation table, RowVersion *version);
+extern bool store_try_delete_row(StoreRelation table, RowVersion *version);
+
+#endif							/* LEASELOCK_TABLE_H */
