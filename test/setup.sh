@@ -143,7 +143,7 @@ outer() {
 copy_server() {
 	local root="$work/server" dir
 	for dir in --pkglibdir --sharedir; do
-		dir=$("$1" $dir)
+		dir=$("$1" $dir) || return
 		mkdir -p "$root$dir" && cp -as "$dir/." "$root$dir/" || return
 	done
 	dir=$("$1" --bindir)

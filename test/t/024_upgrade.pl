@@ -162,6 +162,9 @@ foreach my $old_server (@old)
 		$same ? () : (install_path => dirname($old_server->{bin})));
 	$old->init(allows_streaming => 1);
 	$old->append_conf('postgresql.conf', "autovacuum = off\nlog_statement = none");
+	# (what the test library of 18 sets, older servers do not know)
+	$old->adjust_conf('postgresql.conf', 'autovacuum_worker_slots', undef)
+	  if $new_major >= 18;
 	$old->start;
 
 	$old->safe_psql('postgres', q{
@@ -255,6 +258,9 @@ log_line_prefix = '%m [%p] %e %q%a '");
 		'-p', $old->port, '-P', $new->port);
 	command_ok([ @pg_upgrade, '--check' ], "$what: pg_upgrade --check");
 	command_ok(\@pg_upgrade, "$what: pg_upgrade");
+	Test::More->builder->is_passing
+	  or die map { "$_:\n" . slurp_file($_) }
+	  glob($new->data_dir . '/pg_upgrade_output.d/*/log/pg_upgrade_dump_*.log');
 	chdir '/';
 	$new->start;
 
