@@ -176,7 +176,10 @@ fence_bump(void)
 	} while (list_length(locks) == BATCH);
 
 	floor = store_load_floor();
-	floor.fence = next_fence(newest, &floor) + BUMP_US;
+	newest = next_fence(newest, &floor);
+	if (newest > MAX_FENCE - BUMP_US)
+		report_no_fence();
+	floor.fence = newest + BUMP_US;
 	floor.reading = fence_reading();
 	store_save_floor(&floor);
 	ForceSyncCommit();

@@ -72,6 +72,17 @@ fence_reading(void)
 		FENCE_PER_TIMELINE * GetWALInsertionTimeLine();
 }
 
+/* Raises 54000. */
+void
+report_no_fence(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+			 errmsg("no greater fence is left"),
+			 errdetail("The last fence, the floor or the clock has reached the greatest fence, " INT64_FORMAT ".",
+					   MAX_FENCE)));
+}
+
 /*
  * The next fence of a lock: a hybrid logical clock reading.  It is greater
  * than the lock's last fence and than the floor.  The clock, which also runs
@@ -85,11 +96,7 @@ next_fence(int64 last, const FenceFloor *floor)
 	int64		since = Max(reading - floor->reading, 0);
 
 	if (since >= MAX_FENCE - floor->fence || Max(last, reading) >= MAX_FENCE)
-		ereport(ERROR,
-				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("no greater fence is left"),
-				 errdetail("The last one, the floor or the clock has come to the greatest fence, " INT64_FORMAT ".",
-						   MAX_FENCE)));
+		report_no_fence();
 	return Max(Max(last, reading), floor->fence + since) + 1;
 }
 

@@ -288,6 +288,7 @@ extern Datum role_name_datum(Oid role);
 extern TimestampTz clock_read(TimestampTz not_before);
 extern int64 clock_remaining_ms(TimestampTz until, TimestampTz now);
 extern int64 fence_reading(void);
+extern void report_no_fence(void);
 extern int64 next_fence(int64 last, const FenceFloor *floor);
 extern void raise_floor(FenceFloor *floor, FenceFloor other);
 
