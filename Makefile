@@ -61,7 +61,7 @@ CLI_OBJS = \
 	src/cli/event.o \
 	src/cli/link.o \
 	src/cli/acquire.o \
-	src/cli/guard.o \
+	src/cli/watchdog.o \
 	src/cli/child.o \
 	src/cli/run.o \
 	src/cli/command.o \

@@ -100,7 +100,7 @@ become_command(const Options *options, const Ticket *ticket, int terminal,
 	restore_signals();
 	sigprocmask(SIG_SETMASK, mask, NULL);
 #ifdef __linux__
-	/* the guard does it for the group; this is for the end of both */
+	/* the watchdog does it for the group; this is for the end of both */
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 #endif
 	if (getppid() != parent)

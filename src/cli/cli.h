@@ -10,7 +10,7 @@
  *	event	the local clock, signals, and the one place that sleeps
  *	link	a connection that never blocks, and the questions it can ask
  *	acquire	a lock, waited for if need be
- *	guard	the process that ends the command when the lease ends
+ *	watchdog	the process that ends the command when the lease ends
  *	child	the command: its process group, terminal and status
  *	run		a command under a lease
  *	command	the other subcommands
@@ -180,9 +180,9 @@ extern ExitCode acquire(Link *link, const Options *options, Ticket *ticket);
 extern bool give_back(Link *link, Ticket *ticket, Instant ends_at);
 extern int64_t back_off_ms(int failures);
 
-/* guard.c */
+/* watchdog.c */
 
-/* What the guard does, and when. */
+/* What the watchdog does, and when. */
 typedef struct Orders
 {
 	pid_t		group;			/* 0: nothing any more */
@@ -190,21 +190,21 @@ typedef struct Orders
 	Instant		kill_at;
 } Orders;
 
-typedef struct Guard
+typedef struct Watchdog
 {
 	pid_t		pid;
 	int			fd;
-} Guard;
+} Watchdog;
 
-extern bool start_guard(Guard *guard, const Link *link);
-extern bool order_guard(const Guard *guard, const Orders *orders);
-extern int	hear_guard(const Guard *guard);
-extern void dismiss_guard(Guard *guard);
+extern bool start_watchdog(Watchdog *watchdog, const Link *link);
+extern bool order_watchdog(const Watchdog *watchdog, const Orders *orders);
+extern int	hear_watchdog(const Watchdog *watchdog);
+extern void dismiss_watchdog(Watchdog *watchdog);
 
-#define GUARD_GONE			(-1)
-#define GUARD_SILENT		0
-#define GUARD_TERMINATED	'T'
-#define GUARD_KILLED		'K'
+#define WATCHDOG_GONE			(-1)
+#define WATCHDOG_SILENT		0
+#define WATCHDOG_TERMINATED	'T'
+#define WATCHDOG_KILLED		'K'
 
 /* child.c */
 

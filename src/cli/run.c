@@ -5,7 +5,7 @@
  *
  * One loop renews the lease, passes on signals and waits for the command; it
  * never blocks for longer than a look-up of a host name does.  That the
- * command does not outlive the lease is the work of the guard, a process of
+ * command does not outlive the lease is the work of the watchdog, a process of
  * its own: each renewal that was answered gives it a later time.
  *
  * The lease ends, for us, what is left of it by the server's answer after the
@@ -44,7 +44,7 @@ typedef struct Run
 	const Options *options;
 	Link		link;
 	Ticket		ticket;			/* as last answered */
-	Guard		guard;
+	Watchdog	watchdog;
 	Child		child;
 	Orders		orders;
 	Instant		ends_at;		/* the lease, at the latest */
@@ -62,18 +62,18 @@ typedef struct Run
 
 /*
  * send_orders
- *	  A guard that is gone is replaced, and with none nothing may run.
+ *	  A watchdog that is gone is replaced, and with none nothing may run.
  */
 static void
 send_orders(Run *run)
 {
-	if (order_guard(&run->guard, &run->orders))
+	if (order_watchdog(&run->watchdog, &run->orders))
 		return;
-	dismiss_guard(&run->guard);
-	if (start_guard(&run->guard, &run->link) &&
-		order_guard(&run->guard, &run->orders))
+	dismiss_watchdog(&run->watchdog);
+	if (start_watchdog(&run->watchdog, &run->link) &&
+		order_watchdog(&run->watchdog, &run->orders))
 		return;
-	complain("could not guard the command, it is killed: %s", strerror(errno));
+	complain("could not watch over the command, it is killed: %s", strerror(errno));
 	signal_child(&run->child, SIGKILL);
 	run->lost = true;
 }
@@ -216,19 +216,19 @@ pass_signals_on(Run *run)
 }
 
 static void
-listen_to_guard(Run *run)
+listen_to_watchdog(Run *run)
 {
-	int			report = hear_guard(&run->guard);
+	int			report = hear_watchdog(&run->watchdog);
 
-	if (report == GUARD_GONE)
+	if (report == WATCHDOG_GONE)
 		send_orders(run);
-	else if (report != GUARD_SILENT && !run->lost)
+	else if (report != WATCHDOG_SILENT && !run->lost)
 	{
 		complain("the lease on \"%s\" could not be renewed in time, the command is terminated",
 				 run->options->name);
 		run->lost = true;
 	}
-	if (report == GUARD_KILLED)
+	if (report == WATCHDOG_KILLED)
 		complain("the command did not end in time, it is killed");
 }
 
@@ -254,12 +254,12 @@ supervise(Run *run)
 			run->lingers = true;
 		}
 		pass_signals_on(run);
-		listen_to_guard(run);
+		listen_to_watchdog(run);
 		keep_lease(run);
 		until = run->lost || run->link.asked ? INT64_MAX : run->renew_at;
 		if (run->lingers && until > now() + GROUP_MS)
 			until = now() + GROUP_MS;
-		link_sleep(&run->link, run->guard.fd, until);
+		link_sleep(&run->link, run->watchdog.fd, until);
 	}
 }
 
@@ -322,7 +322,7 @@ run_held(Run *run)
 	catch_signals(caught, sizeof(caught) / sizeof(caught[0]));
 	ignore_signal(SIGPIPE);
 	ignore_signal(SIGTTOU);
-	if (!start_guard(&run->guard, &run->link) ||
+	if (!start_watchdog(&run->watchdog, &run->link) ||
 		!start_child(&run->child, run->options, &run->ticket))
 	{
 		complain("could not start a process: %s", strerror(errno));
@@ -332,8 +332,8 @@ run_held(Run *run)
 	run->orders.group = run->child.pid;
 	send_orders(run);
 	supervise(run);
-	listen_to_guard(run);
-	dismiss_guard(&run->guard);
+	listen_to_watchdog(run);
+	dismiss_watchdog(&run->watchdog);
 	take_terminal_back(&run->child);
 	code = run->lost ? EXIT_LOST : child_exit_code(&run->child);
 	/* what has run out by our clock will have soon by the server's */
