@@ -70,14 +70,16 @@ is_in_path(const char *command)
 	const char *directory = getenv("PATH");
 	char		path[4096];
 
-	while (directory && *directory)
+	while (directory)
 	{
 		int			length = (int) strcspn(directory, ":");
 
-		snprintf(path, sizeof(path), "%.*s/%s", length, directory, command);
+		/* an empty one is the current directory */
+		snprintf(path, sizeof(path), "%.*s%s%s", length, directory,
+				 length > 0 ? "/" : "", command);
 		if (access(path, F_OK) == 0)
 			return true;
-		directory += length + (directory[length] == ':');
+		directory = directory[length] ? directory + length + 1 : NULL;
 	}
 	return false;
 }

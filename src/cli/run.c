@@ -31,13 +31,8 @@
 /* How long an answer may take: a quarter of the lease, but at most this. */
 #define LONGEST_ANSWER_MS	10000
 
-static const int caught[] = {
-	SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGWINCH,
-	SIGTSTP, SIGCONT, SIGCHLD
-};
-
-/* The first of them, which end the wait for the lock. */
-#define ENDING				4
+/* Beside those that end the wait for the lock, and are then passed on. */
+static const int caught[] = {SIGWINCH, SIGTSTP, SIGCONT, SIGCHLD};
 
 typedef struct Run
 {
@@ -320,7 +315,6 @@ run_held(Run *run)
 		return signo ? EXIT_SIGNAL + signo : EXIT_LOST;
 	}
 	catch_signals(caught, sizeof(caught) / sizeof(caught[0]));
-	ignore_signal(SIGPIPE);
 	ignore_signal(SIGTTOU);
 	if (!start_watchdog(&run->watchdog, &run->link) ||
 		!start_child(&run->child, run->options, &run->ticket))
@@ -354,7 +348,8 @@ run_command(const Options *options)
 	Run			run = {.options = options};
 	ExitCode	code;
 
-	catch_signals(caught, ENDING);
+	catch_ending_signals();
+	ignore_failed_writes();
 	link_open(&run.link, options);
 	code = acquire(&run.link, options, &run.ticket);
 	if (code == EXIT_DONE)
