@@ -164,9 +164,10 @@ has_place(const Attempt *attempt)
 
 /*
  * may_try_again
- *	  After a failure.  Even without a wait a lost answer is asked for once
- *	  more, for it may be a lock.  A standby refuses for good, unless we have a
- *	  place in the queue: it may be the next primary.
+ *	  After a failure, as long as there is time to wait, if it may pass.  A lost
+ *	  answer is asked for even without a wait, for it may be a lock.  A standby
+ *	  refuses for good, unless we have a place in the queue: it may be the next
+ *	  primary.
  */
 static bool
 may_try_again(Attempt *attempt)
@@ -176,7 +177,7 @@ may_try_again(Attempt *attempt)
 
 	if (!link_may_recover(link) && !(standby && has_place(attempt)))
 		return false;
-	if (link->sent && attempt->failures == 0 &&
+	if (link_outcome_is_open(link) && attempt->failures == 0 &&
 		attempt->retry_until < now() + RECOVERY_MS)
 		attempt->retry_until = now() + RECOVERY_MS;
 	if (now() >= attempt->retry_until)
