@@ -327,8 +327,8 @@ refuse_option(int option, const char *argument)
 		usage_error("option \"%s\" needs a value", argument);
 	if (is_long && optopt != 0)
 		usage_error("option \"%.*s\" takes no value", length, argument);
-	usage_error("there is no option \"%s\", or more than one begins so",
-				argument);
+	usage_error("there is no option \"%s\"%s", argument,
+				is_long ? ", or more than one begins so" : "");
 }
 
 /*
