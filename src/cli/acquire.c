@@ -164,10 +164,9 @@ has_place(const Attempt *attempt)
 
 /*
  * may_try_again
- *	  After a failure, as long as there is time to wait, if it may pass.  A lost
- *	  answer is asked for even without a wait, for it may be a lock.  A standby
- *	  refuses for good, unless we have a place in the queue: it may be the next
- *	  primary.
+ *	  After a failure, if it may pass and there is time to wait.  A lost answer
+ *	  is asked for even without a wait, for it may be a lock.  A standby refuses
+ *	  for good, unless we have a place in the queue: it may be the next primary.
  */
 static bool
 may_try_again(Attempt *attempt)

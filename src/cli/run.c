@@ -75,16 +75,18 @@ send_orders(Run *run)
 
 /*
  * note_lease
- *	  The times that follow from an answer.  The lease ends half a percent
- *	  early, for clocks that do not run alike and for the time that it takes to
- *	  kill.
+ *	  The times that follow from an answer.  No lease is longer than we asked
+ *	  for.  It ends half a percent early, for clocks that do not run alike and
+ *	  for the time that it takes to kill.
  */
 static void
 note_lease(Run *run)
 {
+	int64_t		most = (int64_t) (run->options->lease_seconds * 1000);
 	int64_t		left = run->ticket.remaining_ms;
 	Instant		asked_at = run->ticket.asked_at;
 
+	left = left < most ? left : most;
 	run->ends_at = asked_at + left;
 	run->renew_at = asked_at + left / 3;
 	run->orders.kill_at = run->ends_at - left / 200;

@@ -196,6 +196,11 @@ my @nonsense = sort keys %answers;
 my %plays = (
 	good => sub { [ join('', good($_[0])), 'stays' ] },
 	held_then_closed => sub { [ $_[0] =~ /lease_release/ ? '' : join('', good($_[0])), 'close' ] },
+	fails_over => sub {
+		my ($query, $count) = @_;
+		[ join('', $count == 1 ? answer(\@ticket_columns, ticket_row(state => 'waiting', fence => undef)) :
+			  $count == 2 ? (failure('25006', 'a standby'), message('Z', 'I')) : good($query)), 'stays' ] },
+	long_lease => sub { [ $_[0] =~ /lease_acquire/ ? join('', answer(\@ticket_columns, ticket_row(remaining_ms => 3 * 10**12, next_call_ms => 10**12))) : '', 'stays' ] },
 	silent => sub { [ '', 'silent' ] },
 	closes => sub { [ '', 'close' ] },
 	waits => sub { [ join('', answer(\@ticket_columns, ticket_row(
@@ -206,13 +211,13 @@ my %plays = (
 );
 
 start_hostile($dir, sub {
-	my ($database, $query) = @_;
+	my ($database, $query, $count) = @_;
 
 	return play_chance($1, $query) if $database =~ /^chance(\d+)$/;
 	return [ join('', greeting()), 'stays' ] if !defined $query && $database ne 'refuses_at_once';
 	return [ message('E', "SFATAL\0VFATAL\0C28000\0Mgo away$evil\0\0"), 'close' ] if $database eq 'refuses_at_once';
 	return [ join('', $answers{ $nonsense[$1] }->($query)), 'stays' ] if $database =~ /^nonsense(\d+)$/;
-	return $plays{$database}->($query);
+	return $plays{$database}->($query, $count);
 });
 
 # run_cases(CASES): each [ NAME, DATABASE, COMMAND, OPTIONS... ]
@@ -323,6 +328,13 @@ foreach (@groups)
 
 ($client) = run_cases([ 'notices', 'notices', [ 'status', '--quiet' ] ]);
 is($client->{err}, '', 'notices: not with --quiet');
+
+($client) = run_cases([ 'failover', 'fails_over', [qw(acquire n --owner o --wait-seconds 60)] ]);
+is($client->{rc} . faults($client), '0', 'a standby is no reason to give up a place in the queue');
+like($client->{err}, qr/25006.*trying again/, 'which is said');
+
+($client) = run_cases([ 'a lease', 'long_lease', [qw(run n --lease-seconds 2 -- sleep 1000)] ]);
+is($client->{rc} . faults($client), '2', 'a lease that is longer than was asked for, and no answer to a renewal: the command is ended');
 
 SKIP:
 {

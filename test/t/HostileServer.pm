@@ -144,8 +144,8 @@ sub send_all
 	return;
 }
 
-# One connection: PLAY tells by the name of the database what is sent first, and
-# for each question what is sent then, [BYTES, END].  END "close" closes the
+# One connection: PLAY tells by the name of the database what is sent first, and by
+# each question and its number what is sent then, [BYTES, END].  END "close" closes the
 # connection after that, "silent" says nothing more, anything else goes on.
 sub serve
 {
@@ -153,7 +153,7 @@ sub serve
 	my $startup = receive($socket, unpack('N', receive($socket, 4)) - 4);
 	my %parameter = split /\0/, substr($startup, 4), -1;
 	my ($bytes, $end) = @{ $play->($parameter{database}) };
-	my ($query, $silent) = ('', 0);
+	my ($query, $silent, $count) = ('', 0, 0);
 
 	for (;;)
 	{
@@ -168,7 +168,7 @@ sub serve
 			POSIX::_exit(0) if $type eq 'X';
 			last if $type eq 'S';
 		}
-		($bytes, $end) = @{ $play->($parameter{database}, $query) } if !$silent;
+		($bytes, $end) = @{ $play->($parameter{database}, $query, ++$count) } if !$silent;
 	}
 }
 
