@@ -59,11 +59,13 @@ OBJS = \
 
 # the program leaselock, see below
 CLI_OBJS = \
-	src/cli/output.o \
+	src/cli/text.o \
 	src/cli/event.o \
+	src/cli/output.o \
+	src/cli/question.o \
 	src/cli/link.o \
 	src/cli/acquire.o \
-	src/cli/guard.o \
+	src/cli/watchdog.o \
 	src/cli/child.o \
 	src/cli/run.o \
 	src/cli/command.o \

@@ -12,7 +12,8 @@
 # Variables: PG_CONFIG, OLD_PG_CONFIG (an older server to upgrade from, for which the
 # extension is built too), PG_MAJOR (which to install, if none is there), PG_CFLAGS,
 # CI=true (warnings are errors, and what poolers and drivers need is installed),
-# LEASELOCK_SEED (repeats a random test), KEEP=1 (the work folder stays), KNOBS (what
+# LEASELOCK_SEED (repeats a random test), LEASELOCK_HOSTILE_CASES (how much a random
+# test of the program tries), KEEP=1 (the work folder stays), KNOBS (what
 # a script's outer half tells its inner one).
 
 say() { printf '%s\n' "$*"; }
@@ -125,7 +126,7 @@ outer() {
 	$as env -i PATH="$PATH" HOME="$work" TMPDIR="$work/tmp" LC_ALL=C.UTF-8 LEASELOCK_WORK="$work" \
 		PG_CONFIG="${PG_CONFIG:-pg_config}" PG_CFLAGS="${PG_CFLAGS:-}" CI="${CI:-}" \
 		LEASELOCK_SEED="${LEASELOCK_SEED:-}" LEASELOCK_HISTORY_SECONDS="${LEASELOCK_HISTORY_SECONDS:-}" \
-		LEASELOCK_HISTORY_SEED="${LEASELOCK_HISTORY_SEED:-}" OLD_PG_CONFIG="${OLD_PG_CONFIG:-}" \
+		LEASELOCK_HISTORY_SEED="${LEASELOCK_HISTORY_SEED:-}" LEASELOCK_HOSTILE_CASES="${LEASELOCK_HOSTILE_CASES:-}" OLD_PG_CONFIG="${OLD_PG_CONFIG:-}" \
 		KNOBS="${KNOBS:-}" SUITES="${SUITES:-}" REGRESS="${REGRESS:-}" ISOLATION="${ISOLATION:-}" PROVE_TESTS="${PROVE_TESTS:-}" \
 		"test/$1" </dev/null &
 	inner=$!
