@@ -197,6 +197,14 @@ typedef struct TagSet
 	LOCKMODE	modes[MAX_CALL_TAGS];
 } TagSet;
 
+/* A tag that a caller was refused, and waits for outside the line. */
+typedef struct TagWait
+{
+	LOCKTAG		tag;
+	LOCKMODE	mode;
+	bool		brief;			/* it may be free again in a moment */
+} TagWait;
+
 /* One call's view of one lock. */
 typedef struct Call
 {
@@ -293,13 +301,6 @@ extern void take_liveness_tag(const LockKey *key,
 extern void drop_liveness_tag(const LockKey *key,
 							  const pg_uuid_t *request_id);
 extern bool is_served(const LeaseTicket *ticket);
-extern void wait_for_queue_tag(const LockKey *key, TimestampTz until,
-							   bool first);
-extern void wait_for_name_tag(const LockKey *key, LOCKMODE mode,
-							  TimestampTz until, bool first);
-extern void wait_for_ticket_tag(const LockKey *key,
-								const pg_uuid_t *request_id,
-								TimestampTz until, bool first);
 extern bool try_scope_tag(TagSet *set, const char *scope);
 extern void wait_scope_tag(const char *scope);
 extern bool try_floor_tag(void);
@@ -307,6 +308,15 @@ extern void wait_floor_tag(void);
 extern bool try_prune_tag(void);
 extern void keep_tags(TagSet *set);
 extern void give_back_tags(TagSet *set);
+extern TagWait wait_on_name(const LockKey *key, LOCKMODE mode);
+extern TagWait wait_on_queue(const LockKey *key);
+extern TagWait wait_on_ticket(const LockKey *key,
+							  const pg_uuid_t *request_id);
+extern TagWait wait_on_scope(const char *scope);
+extern VirtualTransactionId find_keeper(const TagWait *wait);
+extern bool wait_for_transaction(VirtualTransactionId vxid, int timeout_ms);
+extern void wait_for_keeper(const TagWait *wait, TimestampTz until,
+							int max_ms);
 
 /*
  * What the store_*.c files share
@@ -450,6 +460,9 @@ extern void join_grant(Call *call, LeaseTicket *ticket, bool claimed,
 					   int64 claim_us);
 
 /* in file lease.c */
+extern bool lease_try_acquire(const LeaseRequest *request, TimestampTz until,
+							  bool first, LeaseAnswer *answer,
+							  TagWait *obstacle);
 extern void lease_acquire(const LeaseRequest *request, LeaseAnswer *answer);
 extern void lease_look(const pg_uuid_t *ticket, int flags,
 					   LeaseAnswer *answer);

@@ -548,8 +548,9 @@ look_at_ticket(Call *call, LeaseTicket *ticket, int flags)
 			return LEASE_HELD;
 		if (grant_is_live(&call->lock, call->now))
 			note_blocker(&call->lock, &ticket->who);
-		if ((flags & LOOK_SILENT) && !holds_already(call, ticket) &&
-			find_deadlock(&call->lock, ticket) == NIL)
+		if ((flags & LOOK_SILENT) &&
+			(holds_already(call, ticket) ||
+			 find_deadlock(&call->lock, ticket) == NIL))
 			return ticket_state(ticket, &call->lock, call->now);
 	}
 
