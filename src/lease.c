@@ -64,6 +64,8 @@ answer_ticket(const Call *call, const LeaseTicket *ticket, LeaseState state,
 		answer->depth = grant_depth(&call->lock, call->now);
 	if (state == LEASE_WAITING)
 		answer->position = queue_position(&call->lock, ticket, call->now);
+	answer->has_head = call->has_head;
+	answer->head_request_id = call->head_request_id;
 	answer_holder(call, answer);
 }
 

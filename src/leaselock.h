@@ -168,6 +168,8 @@ typedef struct LeaseAnswer
 	Identity	holder;			/* another identity's grant, role InvalidOid:
 								 * none */
 	TimestampTz holder_until;	/* when that grant runs out */
+	bool		has_head;		/* nobody holds the lock, this one is next: */
+	pg_uuid_t	head_request_id;
 	TimestampTz now;			/* the reading that all of it was judged by */
 } LeaseAnswer;
 
@@ -213,6 +215,8 @@ typedef struct Call
 	TimestampTz now;
 	int			dead_count;		/* dead waiters met at the head of the queue */
 	int64		dead_place;		/* the last of them */
+	bool		has_head;		/* a look at a free lock found a first waiter */
+	pg_uuid_t	head_request_id;	/* whose ticket this is */
 } Call;
 
 /* How a look at a waiting ticket behaves. */

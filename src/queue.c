@@ -355,9 +355,11 @@ holds_already(const Call *call, const LeaseTicket *ticket)
 static bool
 has_turn(Call *call, const LeaseTicket *ticket, LeaseTicket *head)
 {
-	return !grant_is_live(&call->lock, call->now) &&
-		queue_head(call, head) &&
-		same_identity(&head->who, &ticket->who);
+	call->has_head = !grant_is_live(&call->lock, call->now) &&
+		queue_head(call, head);
+	if (call->has_head)
+		call->head_request_id = head->request_id;
+	return call->has_head && same_identity(&head->who, &ticket->who);
 }
 
 /*
@@ -672,7 +674,8 @@ enqueue(Call *call, const LeaseRequest *request, TimestampTz until,
 void
 promote_head(Call *call)
 {
-	LeaseTicket head;
+	LeaseTicket head,
+				next;
 
 	if (!queue_head(call, &head))
 	{
@@ -684,7 +687,12 @@ promote_head(Call *call)
 		!try_ticket_tag(&call->tags, &head.key, &head.request_id) ||
 		!store_load_request(&head.key, &head.request_id, &head) ||
 		!is_waiting(&head, &call->lock, call->now))
+	{
+		/* who keeps that tag may be ending the wait, and not know of the next */
+		if (find_waiter(call, &head.who, &next))
+			wake_at_commit(&next);
 		return;
+	}
 	begin_grant(call, &head.who);
 	call->lock.passed = head.place;
 	join_grant(call, &head, false,

@@ -152,21 +152,29 @@ sleep_on_latch(long ms)
 
 /*
  * The transaction that kept from a look what it needed, if it is still there:
- * the ticket's tag, to say that we wait; and all tags of a grant if nobody
- * holds the lock and nobody is ahead of us.
+ * the ticket's tag, to say that we wait; and where it is our turn, all tags of
+ * a grant.  Where it is another's turn, who has that one's ticket tag takes the
+ * turn or gives it up.
  */
 static VirtualTransactionId
 find_obstacle(const Waiter *waiter, const LeaseAnswer *answer)
 {
+	VirtualTransactionId keeper = {0};
 	bool		own_turn = !OidIsValid(answer->holder.role) &&
 		answer->position == 1;
-	VirtualTransactionId keeper = {0};
 	TagWait		waits[3];
-	int			count = own_turn ? 3 : waiter->known ? 0 : 1;
+	int			count = 0;
 
-	waits[0] = wait_on_ticket(waiter->key, waiter->request_id);
-	waits[1] = wait_on_name(waiter->key, NAME_CHANGE);
-	waits[2] = wait_on_scope(waiter->key->scope);
+	if (!waiter->known || own_turn)
+		waits[count++] = wait_on_ticket(waiter->key, waiter->request_id);
+	if (own_turn)
+	{
+		waits[count++] = wait_on_name(waiter->key, NAME_CHANGE);
+		waits[count++] = wait_on_scope(waiter->key->scope);
+	}
+	else if (answer->has_head)
+		waits[count++] = wait_on_ticket(waiter->key,
+										&answer->head_request_id);
 	for (int i = 0; i < count && !VirtualTransactionIdIsValid(keeper); i++)
 		keeper = find_keeper(&waits[i]);
 	return keeper;
