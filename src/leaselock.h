@@ -550,6 +550,7 @@ extern void fences_end(void);
 
 /* in file transaction.c */
 extern void note_lease_change(const LockKey *key);
+extern void note_acknowledged(void);
 extern void begin_losable_write(void);
 extern void end_losable_write(void);
 extern void leaselock_xact_callback(XactEvent event, void *arg);

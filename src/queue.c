@@ -23,7 +23,6 @@
 
 #include <limits.h>
 
-#include "access/xact.h"
 #include "common/hashfn.h"
 #include "miscadmin.h"
 
@@ -698,5 +697,5 @@ promote_head(Call *call)
 	join_grant(call, &head, false,
 			   leaselock_waiter_timeout * INT64CONST(1000) / 2);
 	note_next_blocker(call);
-	ForceSyncCommit();
+	note_acknowledged();
 }
