@@ -32,6 +32,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "common/hashfn.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
@@ -345,13 +346,16 @@ drop_liveness_tag(const LockKey *key, const pg_uuid_t *request_id)
 
 /*
  * Whether some backend waits for a ticket.  The mode tried for conflicts with
- * the waiters' and not with itself, and is given back at once.
+ * the waiters' and not with itself, and is given back at once.  On a standby,
+ * where nobody holds the primary's tags, the backend that is on record counts.
  */
 bool
 is_served(const LeaseTicket *ticket)
 {
 	LOCKTAG		tag;
 
+	if (RecoveryInProgress())
+		return ticket->waiter_pid != 0;
 	set_ticket_tag(&tag, TAG_LIVENESS, &ticket->key, &ticket->request_id);
 	if (LockHeldByMeCompat(&tag, ShareLock))
 		return true;
