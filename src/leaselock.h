@@ -405,7 +405,6 @@ extern void store_set_time(Datum *values, bool *nulls, int column,
 /* in file store_lock.c */
 extern void store_load_lock(const LockKey *key, LeaseLock *lock);
 extern void store_save_lock(LeaseLock *lock);
-extern List *store_list_locks(void);
 extern List *store_list_scope(const char *scope);
 extern List *store_next_locks(const LockKey *after, int count);
 extern List *store_sample_locks(TimestampTz before, int *seen);
@@ -425,7 +424,9 @@ extern TicketScan *store_open_queue(const LockKey *key, int64 after);
 extern bool store_next_ticket(TicketScan *scan, LeaseTicket *ticket);
 extern void store_close_tickets(TicketScan *scan);
 extern int64 store_last_place(const LockKey *key);
-extern List *store_list_tickets(void);
+extern TicketScan *store_open_all(void);
+extern bool store_next_live(TicketScan *tickets, MemoryContext context,
+							LeaseTicket *ticket);
 extern List *store_next_tickets(const LeaseTicket *after, int count);
 extern List *store_sample_tickets(TimestampTz before, int *seen);
 extern void store_delete_ticket(LeaseTicket *ticket);
