@@ -152,6 +152,7 @@ ISOLATION = \
 	ticket_queue \
 	try_hang \
 	wait_cancel \
+	wait_crossing \
 	wait_left \
 	wait_levels \
 	waiter_timeout

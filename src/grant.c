@@ -157,16 +157,12 @@ save_lock(Call *call)
 	store_save_lock(&call->lock);
 }
 
-/*
- * Writes a lock that was granted, or whose grant was extended to one more
- * claim.  What is acknowledged must survive a crash, whatever
- * synchronous_commit says.
- */
+/* Writes a lock that was granted, or whose grant was extended to one more claim. */
 void
 save_acknowledged(Call *call)
 {
 	save_lock(call);
-	ForceSyncCommit();
+	note_acknowledged();
 }
 
 static void

@@ -13,6 +13,8 @@
  */
 #include "postgres.h"
 
+#include "storage/proc.h"
+
 #include "leaselock.h"
 
 /* ----------------------------------------------------------------------
@@ -62,6 +64,8 @@ answer_ticket(const Call *call, const LeaseTicket *ticket, LeaseState state,
 		answer->depth = grant_depth(&call->lock, call->now);
 	if (state == LEASE_WAITING)
 		answer->position = queue_position(&call->lock, ticket, call->now);
+	answer->has_head = call->has_head;
+	answer->head_request_id = call->head_request_id;
 	answer_holder(call, answer);
 }
 
@@ -266,69 +270,87 @@ try_enqueue(Call *call, const LeaseRequest *request, TimestampTz until,
 }
 
 /*
- * Waits for whoever kept a try from its goal, so that another is worth it.
+ * Tells what kept a try from its goal, so that the caller may wait for it.
  * False if there is no time left, or waiting is not allowed: whoever has the
  * name tag or a ticket tag of the lock from an earlier call only tries for the
- * others.
+ * others.  Most who keep a tag are gone in a moment, hence a brief wait first.
  */
 static bool
-wait_for_outcome(Outcome outcome, const LeaseRequest *request,
-				 TimestampTz until, bool first)
+find_obstacle(Outcome outcome, const LeaseRequest *request, TimestampTz until,
+			  bool first, TagWait *obstacle)
 {
 	if (until <= clock_read(NO_TIME))
 		return false;
-	if (outcome == BUSY_SHARED)
-	{
-		wait_for_name_tag(&request->key, NAME_KEEP, until, first);
-		return true;
-	}
-	if (has_name_tag(&request->key) || has_ticket_tag(&request->key))
+	if (outcome != BUSY_SHARED &&
+		(has_name_tag(&request->key) || has_ticket_tag(&request->key)))
 		return false;
-	if (outcome == BUSY_TICKET)
-		wait_for_ticket_tag(&request->key, request->request_id, until, first);
+	if (outcome == BUSY_SHARED)
+		*obstacle = wait_on_name(&request->key, NAME_KEEP);
+	else if (outcome == BUSY_TICKET)
+		*obstacle = wait_on_ticket(&request->key, request->request_id);
 	else if (outcome == TAKEN)
-		wait_for_queue_tag(&request->key, until, first);
+		*obstacle = wait_on_queue(&request->key);
 	else
-		wait_for_name_tag(&request->key, NAME_CHANGE, until, true);
+		*obstacle = wait_on_name(&request->key, NAME_CHANGE);
+	obstacle->brief = first || outcome == BUSY_NAME || outcome == CHANGED;
 	return true;
 }
 
 /*
- * Acquires a lock, or a place in its queue, or answers why not.  Without time
- * to wait there is one try, and one more if the lock changed under it.  Raises
- * 42501 if the caller may not use the scope.
+ * One round of an acquisition, which waits for nobody: acquires a lock, or a
+ * place in its queue, or answers why not.  False: with what has been waited
+ * for out of the way, another round is worth it; no tag is kept until then.
+ * Without time to wait there is one round, with one more try if the lock
+ * changed under it.  Raises 42501 if the caller may not use the scope.
  */
-void
-lease_acquire(const LeaseRequest *request, LeaseAnswer *answer)
+bool
+lease_try_acquire(const LeaseRequest *request, TimestampTz until, bool first,
+				  LeaseAnswer *answer, TagWait *obstacle)
 {
 	Call		call = {0};
-	TimestampTz until = clock_read(NO_TIME) + request->wait_us;
 	Outcome		outcome;
 
 	/* before any tag: who may not use the scope delays nobody in it */
 	require_scope(request->key.scope);
-	for (int tries = 0;; tries++)
+	outcome = try_acquire(&call, request, answer);
+	if (outcome == CHANGED && first)
 	{
-		outcome = try_acquire(&call, request, answer);
-		if (outcome == ANSWERED)
-			return;
 		give_back_tags(&call.tags);
-		if (outcome == CHANGED && tries == 0)
-			continue;
-		if (request->wait_us == 0)
-			return;
-
-		/* a lock that is only busy may be free in a moment */
-		if (outcome == TAKEN || (outcome == BUSY_NAME && tries > 0))
-		{
-			outcome = try_enqueue(&call, request, until, answer);
-			if (outcome == ANSWERED)
-				return;
-			give_back_tags(&call.tags);
-		}
-		if (!wait_for_outcome(outcome, request, until, tries == 0))
-			return;
+		outcome = try_acquire(&call, request, answer);
 	}
+	if (outcome == ANSWERED)
+		return true;
+	give_back_tags(&call.tags);
+	if (request->wait_us == 0)
+		return true;
+
+	/* a lock that is only busy may be free in a moment */
+	if (outcome == TAKEN || (outcome == BUSY_NAME && !first))
+	{
+		outcome = try_enqueue(&call, request, until, answer);
+		if (outcome == ANSWERED)
+			return true;
+		give_back_tags(&call.tags);
+	}
+	return !find_obstacle(outcome, request, until, first, obstacle);
+}
+
+/*
+ * Acquires a lock, or a place in its queue, or answers why not, within the
+ * caller's transaction.  A wait is a little longer than the deadlock detector
+ * needs to look at it.
+ */
+void
+lease_acquire(const LeaseRequest *request, LeaseAnswer *answer)
+{
+	TimestampTz until = clock_read(NO_TIME) + request->wait_us;
+	TagWait		obstacle;
+
+	for (bool first = true;
+		 !lease_try_acquire(request, until, first, answer, &obstacle);
+		 first = false)
+		wait_for_keeper(&obstacle, until,
+						DeadlockTimeout + DeadlockTimeout / 2);
 }
 
 /*

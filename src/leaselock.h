@@ -183,6 +183,8 @@ typedef struct LeaseAnswer
 	Identity	holder;			/* another identity's grant, role InvalidOid:
 								 * none */
 	TimestampTz holder_until;	/* when that grant runs out */
+	bool		has_head;		/* nobody holds the lock, this one is next: */
+	pg_uuid_t	head_request_id;
 	TimestampTz now;			/* the reading that all of it was judged by */
 } LeaseAnswer;
 
@@ -212,6 +214,14 @@ typedef struct TagSet
 	LOCKMODE	modes[MAX_CALL_TAGS];
 } TagSet;
 
+/* A tag that a caller was refused, and waits for outside the line. */
+typedef struct TagWait
+{
+	LOCKTAG		tag;
+	LOCKMODE	mode;
+	bool		brief;			/* it may be free again in a moment */
+} TagWait;
+
 /* One call's view of one lock. */
 typedef struct Call
 {
@@ -221,6 +231,8 @@ typedef struct Call
 	bool		heads_queue;	/* the caller's identity is its first */
 	int			dead_count;		/* dead waiters met at the head of the queue */
 	int64		dead_place;		/* the last of them */
+	bool		has_head;		/* a look at a free lock found a first waiter */
+	pg_uuid_t	head_request_id;	/* whose ticket this is */
 } Call;
 
 /* How a look at a waiting ticket behaves. */
@@ -310,19 +322,21 @@ extern void take_liveness_tag(const LockKey *key,
 extern void drop_liveness_tag(const LockKey *key,
 							  const pg_uuid_t *request_id);
 extern bool is_served(const LeaseTicket *ticket);
-extern void wait_for_queue_tag(const LockKey *key, TimestampTz until,
-							   bool first);
-extern void wait_for_name_tag(const LockKey *key, LOCKMODE mode,
-							  TimestampTz until, bool first);
-extern void wait_for_ticket_tag(const LockKey *key,
-								const pg_uuid_t *request_id,
-								TimestampTz until, bool first);
 extern bool try_scope_tag(TagSet *set, const char *scope);
 extern void wait_scope_tag(const char *scope);
 extern bool try_floor_tag(TagSet *set);
 extern void wait_floor_tag(void);
 extern void keep_tags(TagSet *set);
 extern void give_back_tags(TagSet *set);
+extern TagWait wait_on_name(const LockKey *key, LOCKMODE mode);
+extern TagWait wait_on_queue(const LockKey *key);
+extern TagWait wait_on_ticket(const LockKey *key,
+							  const pg_uuid_t *request_id);
+extern TagWait wait_on_scope(const char *scope);
+extern VirtualTransactionId find_keeper(const TagWait *wait);
+extern bool wait_for_transaction(VirtualTransactionId vxid, int timeout_ms);
+extern void wait_for_keeper(const TagWait *wait, TimestampTz until,
+							int max_ms);
 
 /*
  * What the store_*.c files share
@@ -413,7 +427,6 @@ extern void store_set_time(Datum *values, bool *nulls, int column,
 /* in file store_lock.c */
 extern void store_load_lock(const LockKey *key, LeaseLock *lock);
 extern void store_save_lock(LeaseLock *lock);
-extern List *store_list_locks(void);
 extern List *store_list_scope(const char *scope);
 extern List *store_next_locks(const LockKey *after, int count);
 extern List *store_sample_locks(TimestampTz before, int *seen);
@@ -433,7 +446,9 @@ extern TicketScan *store_open_queue(const LockKey *key, int64 after);
 extern bool store_next_ticket(TicketScan *scan, LeaseTicket *ticket);
 extern void store_close_tickets(TicketScan *scan);
 extern int64 store_last_place(const LockKey *key);
-extern List *store_list_tickets(void);
+extern TicketScan *store_open_all(void);
+extern bool store_next_live(TicketScan *tickets, MemoryContext context,
+							LeaseTicket *ticket);
 extern List *store_next_tickets(const LeaseTicket *after, int count);
 extern List *store_sample_tickets(TimestampTz before, int *seen);
 extern void store_delete_ticket(LeaseTicket *ticket);
@@ -473,6 +488,9 @@ extern void join_grant(Call *call, LeaseTicket *ticket, bool claimed,
 					   int64 claim_us);
 
 /* in file lease.c */
+extern bool lease_try_acquire(const LeaseRequest *request, TimestampTz until,
+							  bool first, LeaseAnswer *answer,
+							  TagWait *obstacle);
 extern void lease_acquire(const LeaseRequest *request, LeaseAnswer *answer);
 extern void lease_look(const pg_uuid_t *ticket, int flags,
 					   LeaseAnswer *answer);
@@ -557,6 +575,7 @@ extern void fences_end(void);
 
 /* in file transaction.c */
 extern void note_lease_change(const LockKey *key);
+extern void note_acknowledged(void);
 extern void begin_losable_write(void);
 extern void end_losable_write(void);
 extern void leaselock_xact_callback(XactEvent event, void *arg);

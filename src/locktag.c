@@ -33,6 +33,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
@@ -40,6 +41,7 @@
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
+#include "utils/snapmgr.h"
 #include "utils/wait_event.h"
 
 #include "compat.h"
@@ -383,13 +385,16 @@ drop_liveness_tag(const LockKey *key, const pg_uuid_t *request_id)
 
 /*
  * Whether some backend waits for a ticket.  The mode tried for conflicts with
- * the waiters' and not with itself, and is given back at once.
+ * the waiters' and not with itself, and is given back at once.  On a standby,
+ * where nobody holds the primary's tags, the backend that is on record counts.
  */
 bool
 is_served(const LeaseTicket *ticket)
 {
 	LOCKTAG		tag;
 
+	if (RecoveryInProgress())
+		return ticket->waiter_pid != 0;
 	set_ticket_tag(&tag, TAG_LIVENESS, &ticket->key, &ticket->request_id);
 	if (LockHeldByMeCompat(&tag, ShareLock))
 		return true;
@@ -398,121 +403,6 @@ is_served(const LeaseTicket *ticket)
 		return true;
 	(void) LockRelease(&tag, RowExclusiveLock, false);
 	return false;
-}
-
-/* ----------------------------------------------------------------------
- * Waiting for a place in the queue
- * ----------------------------------------------------------------------
- */
-
-/*
- * Waits for a transaction to end, for a limited time, in a subtransaction:
- * the deadlock detector sees the wait, and its time-out is no error.  False
- * if the time ran out.
- */
-static bool
-wait_for_transaction(VirtualTransactionId vxid, int timeout_ms)
-{
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-	volatile bool ended = false;
-
-	BeginInternalSubTransaction(NULL);
-	MemoryContextSwitchTo(context);
-	PG_TRY();
-	{
-		int			nest_level = set_lock_timeout(timeout_ms);
-
-		(void) VirtualXactLock(vxid, true);
-		AtEOXact_GUC(true, nest_level);
-		ended = true;
-		ReleaseCurrentSubTransaction();
-		MemoryContextSwitchTo(context);
-		CurrentResourceOwner = owner;
-	}
-	PG_CATCH();
-	{
-		ErrorData  *error;
-
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-		MemoryContextSwitchTo(context);
-		CurrentResourceOwner = owner;
-		if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
-			ReThrowError(error);
-		FreeErrorData(error);
-	}
-	PG_END_TRY();
-	return ended;
-}
-
-static void
-sleep_briefly(long ms)
-{
-	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					 ms, PG_WAIT_EXTENSION);
-	ResetLatch(MyLatch);
-	CHECK_FOR_INTERRUPTS();
-}
-
-/*
- * Waits, at most until a time, for whoever keeps the caller from a tag in the
- * given mode; the caller then tries again.  It must hold no tag of that lock
- * that it took in this call.  Most keepers are gone in a moment, so the first
- * wait is a short sleep.
- */
-static void
-wait_for_keeper(const LOCKTAG *tag, LOCKMODE mode, TimestampTz until,
-				bool first)
-{
-	VirtualTransactionId *keepers;
-	int			count;
-	int64		left = (until - clock_read(NO_TIME)) / 1000;
-
-	if (first)
-	{
-		sleep_briefly(Min(Max(left, 1), BRIEF_SLEEP_MS));
-		return;
-	}
-	keepers = GetLockConflicts(tag, mode, &count);
-	if (count == 0)
-		sleep_briefly(Min(Max(left, 1), BRIEF_SLEEP_MS));
-	else
-		(void) wait_for_transaction(keepers[0],
-									Min(Max(left, 1), DeadlockTimeout +
-										DeadlockTimeout / 2));
-}
-
-/* wait_for_keeper for the tags that an acquisition needs. */
-void
-wait_for_queue_tag(const LockKey *key, TimestampTz until, bool first)
-{
-	LOCKTAG		tag;
-
-	set_tag(&tag, TAG_QUEUE, key->hash);
-	wait_for_keeper(&tag, ExclusiveLock, until, first);
-}
-
-void
-wait_for_name_tag(const LockKey *key, LOCKMODE mode, TimestampTz until,
-				  bool first)
-{
-	LOCKTAG		tag;
-
-	set_tag(&tag, TAG_NAME, key->hash);
-	wait_for_keeper(&tag, mode, until, first);
-}
-
-void
-wait_for_ticket_tag(const LockKey *key, const pg_uuid_t *request_id,
-					TimestampTz until, bool first)
-{
-	LOCKTAG		tag;
-
-	set_ticket_tag(&tag, TAG_TICKET, key, request_id);
-	wait_for_keeper(&tag, ExclusiveLock, until, first);
 }
 
 /* ----------------------------------------------------------------------
@@ -593,4 +483,134 @@ give_back_tags(TagSet *set)
 		(void) LockRelease(&set->tags[set->count],
 						   set->modes[set->count], false);
 	}
+}
+
+/* ----------------------------------------------------------------------
+ * Waiting for whoever keeps a tag, without standing in line for it
+ * ----------------------------------------------------------------------
+ */
+
+TagWait
+wait_on_name(const LockKey *key, LOCKMODE mode)
+{
+	TagWait		wait = {.mode = mode};
+
+	set_tag(&wait.tag, TAG_NAME, key->hash);
+	return wait;
+}
+
+TagWait
+wait_on_queue(const LockKey *key)
+{
+	TagWait		wait = {.mode = ExclusiveLock};
+
+	set_tag(&wait.tag, TAG_QUEUE, key->hash);
+	return wait;
+}
+
+TagWait
+wait_on_ticket(const LockKey *key, const pg_uuid_t *request_id)
+{
+	TagWait		wait = {.mode = ExclusiveLock};
+
+	set_ticket_tag(&wait.tag, TAG_TICKET, key, request_id);
+	return wait;
+}
+
+TagWait
+wait_on_scope(const char *scope)
+{
+	TagWait		wait = {.mode = RowShareLock};
+
+	set_scope_tag(&wait.tag, scope);
+	return wait;
+}
+
+/*
+ * A transaction that holds a tag in a mode that conflicts with ours; an invalid
+ * id if there is none.  Whose commit is visible to a snapshot taken from now on
+ * is not among them, though it may not have given the tag back yet.
+ */
+VirtualTransactionId
+find_keeper(const TagWait *wait)
+{
+	VirtualTransactionId *keepers = GetLockConflicts(&wait->tag, wait->mode,
+													 NULL);
+	VirtualTransactionId keeper = keepers[0];
+
+	pfree(keepers);
+	return keeper;
+}
+
+/*
+ * Waits for a transaction to end, for a limited time, in a subtransaction:
+ * the deadlock detector sees the wait, and its time-out is no error.  False
+ * if the time ran out.
+ */
+bool
+wait_for_transaction(VirtualTransactionId vxid, int timeout_ms)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	volatile bool ended = false;
+
+	InvalidateCatalogSnapshotConditionally();
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(context);
+	PG_TRY();
+	{
+		int			nest_level = set_lock_timeout(timeout_ms);
+
+		(void) VirtualXactLock(vxid, true);
+		AtEOXact_GUC(true, nest_level);
+		ended = true;
+		ReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(context);
+		CurrentResourceOwner = owner;
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(context);
+		CurrentResourceOwner = owner;
+		if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+			ReThrowError(error);
+		FreeErrorData(error);
+	}
+	PG_END_TRY();
+	return ended;
+}
+
+static void
+sleep_briefly(long ms)
+{
+	InvalidateCatalogSnapshotConditionally();
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					 ms, PG_WAIT_EXTENSION);
+	ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+}
+
+/*
+ * Waits for whoever keeps the caller from a tag, until a time and for max_ms at
+ * the most; the caller then tries again.  It must hold no tag of that lock that
+ * it took in this call.
+ */
+void
+wait_for_keeper(const TagWait *wait, TimestampTz until, int max_ms)
+{
+	int64		left = Max((until - clock_read(NO_TIME)) / 1000, 1);
+	VirtualTransactionId keeper = {0};
+
+	if (!wait->brief)
+		keeper = find_keeper(wait);
+	if (VirtualTransactionIdIsValid(keeper))
+		(void) wait_for_transaction(keeper, Min(left, max_ms));
+	else
+		sleep_briefly(Min(left, BRIEF_SLEEP_MS));
 }

@@ -23,7 +23,6 @@
 
 #include <limits.h>
 
-#include "access/xact.h"
 #include "common/hashfn.h"
 #include "miscadmin.h"
 
@@ -357,9 +356,11 @@ holds_already(const Call *call, const LeaseTicket *ticket)
 static bool
 has_turn(Call *call, const LeaseTicket *ticket, LeaseTicket *head)
 {
-	return !grant_is_live(&call->lock, call->now) &&
-		queue_head(call, head) &&
-		same_identity(&head->who, &ticket->who);
+	call->has_head = !grant_is_live(&call->lock, call->now) &&
+		queue_head(call, head);
+	if (call->has_head)
+		call->head_request_id = head->request_id;
+	return call->has_head && same_identity(&head->who, &ticket->who);
 }
 
 /*
@@ -550,8 +551,9 @@ look_at_ticket(Call *call, LeaseTicket *ticket, int flags)
 			return LEASE_HELD;
 		if (grant_is_live(&call->lock, call->now))
 			note_blocker(&call->lock, &ticket->who);
-		if ((flags & LOOK_SILENT) && !holds_already(call, ticket) &&
-			find_deadlock(&call->lock, ticket) == NIL)
+		if ((flags & LOOK_SILENT) &&
+			(holds_already(call, ticket) ||
+			 find_deadlock(&call->lock, ticket) == NIL))
 			return ticket_state(ticket, &call->lock, call->now);
 	}
 
@@ -673,7 +675,8 @@ enqueue(Call *call, const LeaseRequest *request, TimestampTz until,
 void
 promote_head(Call *call)
 {
-	LeaseTicket head;
+	LeaseTicket head,
+				next;
 
 	if (!queue_head(call, &head))
 	{
@@ -685,11 +688,16 @@ promote_head(Call *call)
 		!try_ticket_tag(&call->tags, &head.key, &head.request_id) ||
 		!store_load_request(&head.key, &head.request_id, &head) ||
 		!is_waiting(&head, &call->lock, call->now))
+	{
+		/* who keeps that tag may be ending the wait, and not know of the next */
+		if (find_waiter(call, &head.who, &next))
+			wake_at_commit(&next);
 		return;
+	}
 	begin_grant(call, &head.who);
 	call->lock.passed = head.place;
 	join_grant(call, &head, false,
 			   leaselock_waiter_timeout * INT64CONST(1000) / 2);
 	note_next_blocker(call);
-	ForceSyncCommit();
+	note_acknowledged();
 }

@@ -17,6 +17,7 @@
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
+#include "utils/memutils.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
@@ -85,6 +86,9 @@ begin_rows(FunctionCallInfo fcinfo, const char *function, const Oid *types,
 	return result;
 }
 
+/* How many locks are read in one go. */
+#define LOCKS_AT_ONCE	100
+
 /* Waiters are counted up to "enough", from that many tickets. */
 static void
 put_status_row(ReturnSetInfo *result, const LeaseLock *lock, int enough,
@@ -140,34 +144,87 @@ leaselock_lease_peek(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/*
- * Locks come from their rows; one that was never granted may have waiters and
- * no row yet.
- */
+/* A context for what is forgotten after each row, or each few. */
+static MemoryContext
+create_row_context(void)
+{
+	return AllocSetContextCreate(CurrentMemoryContext, "leaselock rows",
+								 ALLOCSET_DEFAULT_SIZES);
+}
+
+static LockKey
+copy_key(MemoryContext context, const LockKey *key)
+{
+	LockKey		copy = *key;
+
+	copy.scope = MemoryContextStrdup(context, key->scope);
+	copy.name = MemoryContextStrdup(context, key->name);
+	return copy;
+}
+
+/* Locks that have a row, some at a time. */
+static void
+put_locks(ReturnSetInfo *result)
+{
+	MemoryContext row_context = create_row_context();
+	MemoryContext key_context = create_row_context();
+	MemoryContext old_context = MemoryContextSwitchTo(row_context);
+	LockKey		last;
+	List	   *locks = store_next_locks(NULL, LOCKS_AT_ONCE);
+
+	while (locks != NIL)
+	{
+		ListCell   *cell;
+
+		foreach(cell, locks)
+			put_status_row(result, (LeaseLock *) lfirst(cell), INT_MAX,
+						   INT_MAX);
+		MemoryContextReset(key_context);
+		last = copy_key(key_context, &((LeaseLock *) llast(locks))->key);
+		MemoryContextReset(row_context);
+		locks = store_next_locks(&last, LOCKS_AT_ONCE);
+	}
+	MemoryContextSwitchTo(old_context);
+}
+
+/* Locks that were never granted have no row yet, but perhaps waiters. */
+static void
+put_locks_of_waiters(ReturnSetInfo *result)
+{
+	MemoryContext row_context = create_row_context();
+	MemoryContext key_context = create_row_context();
+	TicketScan *tickets = store_open_all();
+	LeaseTicket ticket;
+	LockKey		last = {NULL, NULL, 0};
+
+	while (store_next_live(tickets, row_context, &ticket))
+	{
+		MemoryContext old_context = MemoryContextSwitchTo(row_context);
+		LeaseLock	lock;
+
+		if (ticket.state == LEASE_WAITING &&
+			(last.name == NULL || compare_lock_keys(&last, &ticket.key) != 0))
+		{
+			MemoryContextReset(key_context);
+			last = copy_key(key_context, &ticket.key);
+			store_load_lock(&ticket.key, &lock);
+			if (!ItemPointerIsValid(&lock.tid))
+				put_status_row(result, &lock, INT_MAX, INT_MAX);
+		}
+		MemoryContextSwitchTo(old_context);
+		MemoryContextReset(row_context);
+	}
+	store_close_tickets(tickets);
+}
+
 Datum
 leaselock_status_rows(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *result = begin_rows(fcinfo, "status_rows", status_types,
 									   STATUS_COLUMNS);
-	LockKey		last = {NULL, NULL, 0};
-	ListCell   *cell;
 
-	foreach(cell, store_list_locks())
-		put_status_row(result, (LeaseLock *) lfirst(cell), INT_MAX, INT_MAX);
-
-	foreach(cell, store_list_tickets())
-	{
-		LeaseTicket *ticket = (LeaseTicket *) lfirst(cell);
-		LeaseLock	lock;
-
-		if (ticket->state != LEASE_WAITING ||
-			(last.name != NULL && compare_lock_keys(&last, &ticket->key) == 0))
-			continue;
-		last = ticket->key;
-		store_load_lock(&ticket->key, &lock);
-		if (!ItemPointerIsValid(&lock.tid))
-			put_status_row(result, &lock, INT_MAX, INT_MAX);
-	}
+	put_locks(result);
+	put_locks_of_waiters(result);
 	return (Datum) 0;
 }
 
@@ -214,12 +271,68 @@ identity_position(const List *identities, const Identity *who)
 	return 0;
 }
 
-/* The identities that wait for a lock, each once, in the order of their turn. */
-static List *
-note_identity(List *identities, Identity *who)
+/* What is known of the lock whose tickets are being put. */
+typedef struct LockTickets
 {
-	return identity_position(identities, who) != 0 ? identities :
-		lappend(identities, who);
+	MemoryContext context;		/* for all of it, until the next lock */
+	LeaseLock	lock;			/* no name: none yet */
+	TimestampTz now;
+	List	   *identities;		/* that wait, each once, in their order */
+} LockTickets;
+
+/* Adds an identity to those that wait, unless it is among them. */
+static void
+note_identity(LockTickets *known, const Identity *who)
+{
+	MemoryContext old_context;
+	Identity   *copy;
+
+	if (identity_position(known->identities, who) != 0)
+		return;
+	old_context = MemoryContextSwitchTo(known->context);
+	copy = palloc(sizeof(Identity));
+	copy->role = who->role;
+	copy->owner = pstrdup(who->owner);
+	known->identities = lappend(known->identities, copy);
+	MemoryContextSwitchTo(old_context);
+}
+
+/* Makes the lock of a ticket the known one, unless it is. */
+static void
+know_lock(LockTickets *known, const LockKey *key)
+{
+	MemoryContext old_context;
+	LockKey		copy;
+
+	if (known->lock.key.name != NULL &&
+		compare_lock_keys(&known->lock.key, key) == 0)
+		return;
+	MemoryContextReset(known->context);
+	old_context = MemoryContextSwitchTo(known->context);
+	copy = copy_key(known->context, key);
+	store_load_lock(&copy, &known->lock);
+	known->now = clock_read(known->lock.changed_at);
+	known->identities = NIL;
+	MemoryContextSwitchTo(old_context);
+}
+
+/* Puts a ticket that is live by what is stored, if it is by the clock. */
+static void
+put_ticket(ReturnSetInfo *result, LockTickets *known,
+		   const LeaseTicket *ticket)
+{
+	LeaseState	state;
+
+	if (!may_see_scope(ticket->key.scope))
+		return;
+	know_lock(known, &ticket->key);
+	state = ticket_state(ticket, &known->lock, known->now);
+	if (state == LEASE_WAITING)
+		note_identity(known, &ticket->who);
+	if (state == LEASE_HELD || state == LEASE_WAITING)
+		put_ticket_row(result, ticket, state,
+					   identity_position(known->identities, &ticket->who),
+					   &known->lock, known->now);
 }
 
 /*
@@ -231,33 +344,20 @@ leaselock_ticket_rows(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *result = begin_rows(fcinfo, "ticket_rows", ticket_types,
 									   TICKET_COLUMNS);
-	LeaseLock	lock = {0};
-	TimestampTz now = 0;
-	List	   *identities = NIL;
-	ListCell   *cell;
+	MemoryContext row_context = create_row_context();
+	LockTickets known = {.context = create_row_context()};
+	TicketScan *tickets;
+	LeaseTicket ticket;
 
-	foreach(cell, store_list_tickets())
+	tickets = store_open_all();
+	while (store_next_live(tickets, row_context, &ticket))
 	{
-		LeaseTicket *ticket = (LeaseTicket *) lfirst(cell);
-		LeaseState	state;
+		MemoryContext old_context = MemoryContextSwitchTo(row_context);
 
-		if ((ticket->state != LEASE_HELD && ticket->state != LEASE_WAITING) ||
-			!may_see_scope(ticket->key.scope))
-			continue;
-		if (lock.key.name == NULL ||
-			compare_lock_keys(&lock.key, &ticket->key) != 0)
-		{
-			store_load_lock(&ticket->key, &lock);
-			now = clock_read(lock.changed_at);
-			identities = NIL;
-		}
-		state = ticket_state(ticket, &lock, now);
-		if (state == LEASE_WAITING)
-			identities = note_identity(identities, &ticket->who);
-		if (state == LEASE_HELD || state == LEASE_WAITING)
-			put_ticket_row(result, ticket, state,
-						   identity_position(identities, &ticket->who),
-						   &lock, now);
+		put_ticket(result, &known, &ticket);
+		MemoryContextSwitchTo(old_context);
+		MemoryContextReset(row_context);
 	}
+	store_close_tickets(tickets);
 	return (Datum) 0;
 }

@@ -215,13 +215,6 @@ store_load_lock(const LockKey *key, LeaseLock *lock)
 	lock->hold_expires_at = NO_TIME;
 }
 
-/* All locks in the order of (scope, name). */
-List *
-store_list_locks(void)
-{
-	return scan_locks(NULL, 0);
-}
-
 /* The locks of a scope. */
 List *
 store_list_scope(const char *scope)

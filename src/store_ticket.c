@@ -312,11 +312,48 @@ store_list_scope_waits(const char *scope)
 	return scan_tickets(REL_TICKETS_PLACE, &key, 1);
 }
 
-/* All tickets in the order of (scope, name, place). */
-List *
-store_list_tickets(void)
+/* Begins to read all tickets in the order of (scope, name, place). */
+TicketScan *
+store_open_all(void)
 {
-	return scan_tickets(REL_TICKETS_PLACE, NULL, 0);
+	return open_tickets(REL_TICKETS_PLACE, NULL, 0, NULL);
+}
+
+static LeaseState
+read_state(HeapTuple tuple, TupleDesc desc)
+{
+	bool		isnull;
+
+	return parse_state(DatumGetTextPP(heap_getattr(tuple, TICKETS_STATE, desc,
+												   &isnull)));
+}
+
+/*
+ * The next ticket of a scan that is held or waits by what is stored, into
+ * *ticket, with its strings in a context of the caller's choice; false at the
+ * end.  Most tickets have ended, and nothing else of those is read.
+ */
+bool
+store_next_live(TicketScan *tickets, MemoryContext context,
+				LeaseTicket *ticket)
+{
+	TupleDesc	desc = RelationGetDescr(tickets->scan->rel);
+	MemoryContext old_context;
+	HeapTuple	tuple;
+	LeaseState	state;
+
+	do
+	{
+		tuple = store_next_row(tickets->scan, ForwardScanDirection);
+		if (!HeapTupleIsValid(tuple))
+			return false;
+		state = read_state(tuple, desc);
+	} while (state != LEASE_HELD && state != LEASE_WAITING);
+
+	old_context = MemoryContextSwitchTo(context);
+	deform_ticket(tuple, desc, NULL, ticket);
+	MemoryContextSwitchTo(old_context);
+	return true;
 }
 
 /*

@@ -28,6 +28,9 @@ static SubTransactionId lease_changed_by = InvalidSubTransactionId;
  */
 static XLogRecPtr losable_end = InvalidXLogRecPtr;
 
+/* When the statement began that wrote it. */
+static TimestampTz losable_statement = 0;
+
 /* Notes that this transaction changes a lease of a lock. */
 void
 note_lease_change(const LockKey *key)
@@ -38,15 +41,32 @@ note_lease_change(const LockKey *key)
 }
 
 /*
+ * Says that this transaction makes a grant, or extends it to one more claim, or
+ * hands it over: that is acknowledged by its commit, and must survive a crash,
+ * whatever synchronous_commit says.
+ */
+void
+note_acknowledged(void)
+{
+	losable_end = InvalidXLogRecPtr;
+	ForceSyncCommit();
+}
+
+/*
  * Brackets the writes of a release, which may be lost in a crash: the lease
- * then runs out instead.  If the transaction writes nothing else, its commit
- * need not wait for the disk, which saves every second wait of a pair of
- * acquire and release.
+ * then runs out instead.  If the statement is a transaction by itself, writes
+ * nothing else and hands the lock to nobody, its commit need not wait for the
+ * disk, which saves every second wait of a pair of acquire and release.
+ *
+ * In a transaction block, or behind another statement of a pipeline, it must:
+ * other statements may do what the commit makes known to others without WAL of
+ * this transaction, a NOTIFY for example, or what is written only after this.
  */
 void
 begin_losable_write(void)
 {
-	if (XactLastRecEnd != losable_end || !leaselock_async_release)
+	if (XactLastRecEnd != losable_end || !leaselock_async_release ||
+		IsTransactionBlock() || (MyXactFlags & XACT_FLAGS_PIPELINING))
 		losable_end = InvalidXLogRecPtr;
 	else
 		losable_end = PG_UINT64_MAX;	/* still to be written */
@@ -55,14 +75,22 @@ begin_losable_write(void)
 void
 end_losable_write(void)
 {
-	if (losable_end == PG_UINT64_MAX)
-		losable_end = XactLastRecEnd;
+	if (losable_end != PG_UINT64_MAX)
+		return;
+	losable_end = XactLastRecEnd;
+	losable_statement = GetCurrentStatementStartTimestamp();
 }
 
+/*
+ * Behind the release, a statement of the same pipeline has begun at another
+ * time, or has opened a transaction block.
+ */
 static void
 relax_commit(void)
 {
-	if (losable_end != InvalidXLogRecPtr && losable_end == XactLastRecEnd)
+	if (losable_end != InvalidXLogRecPtr && losable_end == XactLastRecEnd &&
+		losable_statement == GetCurrentStatementStartTimestamp() &&
+		!IsTransactionBlock())
 		(void) set_config_option("synchronous_commit", "off",
 								 PGC_USERSET, PGC_S_SESSION,
 								 GUC_ACTION_LOCAL, true, 0, false);

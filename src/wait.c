@@ -9,8 +9,8 @@
  * that its ticket lives exactly as long as it does.
  *
  * Whoever ends a grant sets the latch of the next waiter after its own locks
- * have been released.  Nothing relies on that: a sleep ends when the holder's
- * lease does, and after a second anyway.
+ * have been released; see wait_loop for why no wake-up is lost.  A sleep ends
+ * when the holder's lease does, and after a second anyway.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -82,37 +82,52 @@ leaselock_release_callback(ResourceReleasePhase phase, bool is_commit,
  * ----------------------------------------------------------------------
  */
 
+/* What a backend that waits for a ticket knows from one look to the next. */
+typedef struct Waiter
+{
+	const LockKey *key;
+	const pg_uuid_t *request_id;
+	TimestampTz until;			/* when its own patience ends */
+	int			flags;			/* for its next look */
+	bool		known;			/* the ticket's row has said that it waits */
+	bool		announced;		/* whoever releases from now on reads that */
+	long		nap;			/* the last short sleep, 0: none */
+	bool		overslept;		/* the last sleep took its whole second */
+	TimestampTz holder_until;	/* of another's grant, NO_TIME: none seen */
+} Waiter;
+
+/* How long to wait in one go. */
+static long
+slice_ms(void)
+{
+	if (TransactionTimeoutCompat() > 0)
+		return Min(MAX_SLEEP_MS, Max(TransactionTimeoutCompat() / 2, 1));
+	return MAX_SLEEP_MS;
+}
+
 /*
- * How long to sleep after a look: until the holder's lease, the wait or our
- * own time is over.  If nobody holds the lock and we did not get it, it is
- * the turn of another, or another transaction works on the lock; that is over
- * soon, or takes long.
+ * How long a look may be away at the longest: until the holder's lease, the
+ * wait or our own time is over.
  */
 static long
-sleep_ms(const LeaseAnswer *answer, TimestampTz until, long last_sleep)
+look_due_ms(const Waiter *waiter, const LeaseAnswer *answer)
 {
-	int64		ms = MAX_SLEEP_MS;
+	int64		ms = slice_ms();
 
-	if (TransactionTimeoutCompat() > 0)
-		ms = Min(ms, Max(TransactionTimeoutCompat() / 2, 1));
-	if (!OidIsValid(answer->holder.role))
-		return Min(ms, Max(last_sleep * 2, MIN_SLEEP_MS));
-	ms = Min(ms, clock_remaining_ms(answer->holder_until, answer->now));
+	if (OidIsValid(answer->holder.role))
+		ms = Min(ms, clock_remaining_ms(answer->holder_until, answer->now));
 	ms = Min(ms, clock_remaining_ms(answer->ticket.wait_until, answer->now));
-	ms = Min(ms, clock_remaining_ms(until, answer->now));
+	ms = Min(ms, clock_remaining_ms(waiter->until, answer->now));
 	return Max(ms, 1);
 }
 
 /*
- * Sleeps until the latch is set or the time is over.  Notices that the client
- * has gone, whatever client_connection_check_interval says.
+ * Notices that the client has gone, whatever client_connection_check_interval
+ * says.
  */
 static void
-sleep_on_latch(long ms)
+check_client(void)
 {
-	InvalidateCatalogSnapshotConditionally();
-	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					 ms, LeaseWaitEventCompat());
 	if (MyProcPort != NULL && !pq_check_connection())
 	{
 		ClientConnectionLost = true;
@@ -120,6 +135,90 @@ sleep_on_latch(long ms)
 	}
 	CHECK_FOR_INTERRUPTS();
 }
+
+/* Sleeps until the latch is set; false if the time was over before. */
+static bool
+sleep_on_latch(long ms)
+{
+	int			events;
+
+	InvalidateCatalogSnapshotConditionally();
+	events = WaitLatch(MyLatch,
+					   WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					   ms, LeaseWaitEventCompat());
+	check_client();
+	return (events & WL_LATCH_SET) != 0;
+}
+
+/*
+ * The transaction that kept from a look what it needed, if it is still there:
+ * the ticket's tag, to say that we wait; and where it is our turn, all tags of
+ * a grant.  Where it is another's turn, who has that one's ticket tag takes the
+ * turn or gives it up.
+ */
+static VirtualTransactionId
+find_obstacle(const Waiter *waiter, const LeaseAnswer *answer)
+{
+	VirtualTransactionId keeper = {0};
+	bool		own_turn = !OidIsValid(answer->holder.role) &&
+		answer->position == 1;
+	TagWait		waits[3];
+	int			count = 0;
+
+	if (!waiter->known || own_turn)
+		waits[count++] = wait_on_ticket(waiter->key, waiter->request_id);
+	if (own_turn)
+	{
+		waits[count++] = wait_on_name(waiter->key, NAME_CHANGE);
+		waits[count++] = wait_on_scope(waiter->key->scope);
+	}
+	else if (answer->has_head)
+		waits[count++] = wait_on_ticket(waiter->key,
+										&answer->head_request_id);
+	for (int i = 0; i < count && !VirtualTransactionIdIsValid(keeper); i++)
+		keeper = find_keeper(&waits[i]);
+	return keeper;
+}
+
+/*
+ * Sleeps until a look is due.  If nobody holds the lock and we did not get it,
+ * it is the turn of another; that is over soon, or takes long.
+ */
+static void
+sleep_till_look(Waiter *waiter, const LeaseAnswer *answer)
+{
+	long		ms = look_due_ms(waiter, answer);
+
+	if (OidIsValid(answer->holder.role))
+		waiter->nap = 0;
+	else
+	{
+		waiter->nap = Max(waiter->nap * 2, MIN_SLEEP_MS);
+		ms = Min(ms, waiter->nap);
+	}
+	waiter->holder_until = OidIsValid(answer->holder.role) ?
+		answer->holder_until : NO_TIME;
+	waiter->overslept = !sleep_on_latch(ms) && ms == MAX_SLEEP_MS;
+}
+
+/*
+ * Says in the log that a turn came by a release and no wake-up: a fault, which
+ * the tests look for.
+ */
+static void
+report_lost_wakeup(const Waiter *waiter, const LeaseAnswer *answer)
+{
+	if (waiter->overslept && answer->state == LEASE_HELD &&
+		waiter->holder_until > answer->now)
+		ereport(DEBUG1,
+				(errmsg_internal("nobody woke the waiter for lock \"%s\" in scope \"%s\"",
+								 waiter->key->name, waiter->key->scope)));
+}
+
+/* ----------------------------------------------------------------------
+ * Looking
+ * ----------------------------------------------------------------------
+ */
 
 /*
  * One look for a ticket that this backend waits for, in the current
@@ -146,27 +245,88 @@ look_uninterrupted(const pg_uuid_t *uuid, int flags, volatile bool *looking,
 }
 
 /*
+ * After a look that left the ticket waiting: commits it, and waits until
+ * another is due.  See wait_loop for "releaser".
+ */
+static void
+wait_till_look(Waiter *waiter, VirtualTransactionId releaser,
+			   const LeaseAnswer *answer)
+{
+	bool		wrote = TransactionIdIsValid(GetTopTransactionIdIfAny());
+	VirtualTransactionId obstacle = releaser;
+
+	if (answer->ticket.waiter_pid == MyProcPid)
+	{
+		waiter->known = true;
+		waiter->flags |= LOOK_SILENT;
+	}
+	if (!wrote && !VirtualTransactionIdIsValid(releaser))
+	{
+		waiter->announced = waiter->known;
+		obstacle = find_obstacle(waiter, answer);
+	}
+	SPI_commit();
+
+	waiter->overslept = false;
+	if (wrote)
+		return;
+	if (!VirtualTransactionIdIsValid(obstacle))
+		sleep_till_look(waiter, answer);
+	else
+	{
+		bool		ended = wait_for_transaction(obstacle,
+												 look_due_ms(waiter, answer));
+
+		if (ended && VirtualTransactionIdIsValid(releaser))
+			waiter->announced = waiter->known;
+		waiter->nap = 0;
+		check_client();
+	}
+}
+
+/*
  * Looks and sleeps until the ticket waits no more, or the time is over; then
  * the ticket is a polling one again, and that is committed.  Any other answer
  * is given in the transaction of the last look, which is left to be committed.
+ *
+ * No wake-up is lost.  Whoever ends a grant takes the name tag in NAME_CHANGE,
+ * then reads the queue, sets the latch of the first waiter that it finds there
+ * once its commit is visible, and keeps the tag until then.  We commit the
+ * ticket with our pid, then ask who has the tag in that mode, then look.
+ * Whoever has it at that moment may have read the queue without us: it is the
+ * releaser whose end is waited for.  Whoever gave it back before has
+ * committed, so the look sees that.  Whoever takes it later finds our ticket,
+ * and from then on so does everybody: we are announced, and need not ask again.
+ *
+ * A latch that is set while we wait for something else, in a look or its
+ * commit, counts for nothing.  That does no harm before a look reads the lock,
+ * which the releaser had committed by then.  After that a look that writes
+ * nothing waits for nothing more.  One that wrote something may have waited to
+ * commit it, so it is followed by another look at once.  That ends, for what a
+ * silent look writes is not written again by the next.
  */
 static void
-wait_loop(const pg_uuid_t *uuid, int flags, TimestampTz until,
-		  volatile bool *looking, LeaseAnswer *answer)
+wait_loop(const pg_uuid_t *uuid, Waiter *waiter, volatile bool *looking,
+		  LeaseAnswer *answer)
 {
 	MemoryContext caller_context = CurrentMemoryContext;
 	MemoryContext look_context = AllocSetContextCreate(caller_context,
 													   "leaselock look",
 													   ALLOCSET_SMALL_SIZES);
-	long		ms = 0;
+	TagWait		release = wait_on_name(waiter->key, NAME_VERIFY);
 
 	for (;;)
 	{
+		VirtualTransactionId releaser = {0};
+
 		ResetLatch(MyLatch);
 		MemoryContextReset(look_context);
 		MemoryContextSwitchTo(look_context);
-		look_uninterrupted(uuid, flags, looking, answer);
-		if (answer->state == LEASE_WAITING && until <= answer->now)
+		if (!waiter->announced)
+			releaser = find_keeper(&release);
+		look_uninterrupted(uuid, waiter->flags, looking, answer);
+		report_lost_wakeup(waiter, answer);
+		if (answer->state == LEASE_WAITING && waiter->until <= answer->now)
 		{
 			/*
 			 * The ticket lives on without us, by this sign of life.  It
@@ -181,11 +341,35 @@ wait_loop(const pg_uuid_t *uuid, int flags, TimestampTz until,
 		}
 		if (answer->state != LEASE_WAITING)
 			break;
-		ms = sleep_ms(answer, until, ms);
-		MemoryContextSwitchTo(caller_context);
+		wait_till_look(waiter, releaser, answer);
+	}
+	MemoryContextSwitchTo(caller_context);
+}
+
+/*
+ * Acquires a ticket to wait for, within the time that the request gives it,
+ * behind transactions that keep the queue or the ticket too.  Each round is a
+ * transaction of its own, so that no snapshot is held between them.
+ */
+static void
+acquire_ticket(const LeaseRequest *request, LeaseAnswer *answer)
+{
+	TimestampTz until = clock_read(NO_TIME) + request->wait_us;
+	MemoryContext caller_context = CurrentMemoryContext;
+	MemoryContext round_context = AllocSetContextCreate(caller_context,
+														"leaselock round",
+														ALLOCSET_SMALL_SIZES);
+	TagWait		obstacle;
+	bool		first = true;
+
+	MemoryContextSwitchTo(round_context);
+	while (!lease_try_acquire(request, until, first, answer, &obstacle))
+	{
+		MemoryContextReset(round_context);
 		SPI_commit();
-		sleep_on_latch(ms);
-		flags = LOOK_SERVED | LOOK_SILENT;
+		wait_for_keeper(&obstacle, until, slice_ms());
+		check_client();
+		first = false;
 	}
 	MemoryContextSwitchTo(caller_context);
 }
@@ -231,7 +415,8 @@ wait_for_turn(const pg_uuid_t *uuid, const LockKey *key,
 {
 	MemoryContext caller_context = CurrentMemoryContext;
 	pg_uuid_t	ticket = *uuid;
-	volatile int flags = LOOK_SERVED;
+	Waiter		waiter = {.key = key, .request_id = request_id,
+	.until = until, .flags = LOOK_SERVED, .holder_until = NO_TIME};
 	volatile bool looking = false;
 	volatile bool committed = false;
 
@@ -241,17 +426,17 @@ wait_for_turn(const pg_uuid_t *uuid, const LockKey *key,
 		answer->state = LEASE_WAITING;
 		if (request != NULL)
 		{
-			lease_acquire(request, answer);
+			acquire_ticket(request, answer);
 			ticket = answer->ticket.ticket;
 			if (answer->state == LEASE_WAITING)
 				SPI_commit();
 			/* mostly it says already that this backend waits */
 			if (answer->ticket.waiter_pid == MyProcPid)
-				flags |= LOOK_SILENT;
+				waiter.flags |= LOOK_SILENT;
 		}
 		committed = true;
 		if (answer->state == LEASE_WAITING)
-			wait_loop(&ticket, flags, until, &looking, answer);
+			wait_loop(&ticket, &waiter, &looking, answer);
 	}
 	PG_CATCH();
 	{
