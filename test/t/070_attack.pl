@@ -212,15 +212,17 @@ my $journal = q{INSERT INTO journal SELECT '%s', fence, '%s@' || current_user, '
 
 sub acquire
 {
-	my ($client) = @_;
-	my $lock = any(@locks);
+	my ($client, $lock, $lease, $wait) = @_;
 	my $owner = owner($client);
 	my $request = uuid();
-	my $wait = chance(0.5) ? '0' : ms(50, 3000);
 	my @block = $client->{block} ? '55P03' : ();
+
+	$lock //= any(@locks);
+	$lease //= ms(150, 4000);
+	$wait //= chance(0.5) ? '0' : ms(50, 3000);
 	my $insert = sprintf $journal, $lock, $owner;
 	my $call = sprintf q{leaselock.lease_acquire('%s', '%s', '%s', '%s', request_id => '%s')},
-	  $lock, $owner, ms(150, 4000), $wait, $request;
+	  $lock, $owner, $lease, $wait, $request;
 	my $out = run($client, $wait eq '0' ? 'acquire' : 'acquire, waiting',
 		"WITH a AS MATERIALIZED (SELECT state, ticket, fence FROM $call), j AS ($insert) SELECT 'row', state, ticket, fence FROM a",
 		'53400', '40P01', $wait eq '0' ? @block : '55P03');
@@ -332,8 +334,9 @@ sub no_lock_left
 
 sub write_row
 {
-	my ($client) = @_;
-	my $known = known($client, 'fences') or return;
+	my ($client, $known) = @_;
+
+	$known //= known($client, 'fences') or return;
 	my ($lock, $fence, $owner) = @$known;
 	my $lapsed = chance(0.5) ? 'true' : 'false';
 	my $row = "'$lock', $fence, '$owner\@' || current_user, 'write'";
@@ -388,6 +391,25 @@ sub one_call
 {
 	my ($client) = @_;
 	return any((\&acquire) x 6, (\&ticket_call) x 7, (\&hold) x 3, (\&write_row) x 4, \&retry, \&wait_call, \&operate, \&look, \&release_all)->($client);
+}
+
+# Writes under a lease that will have run out by the time of the COMMIT, and may
+# have been taken over
+sub write_late
+{
+	my ($client) = @_;
+	my $before = $client->{count}{"answers\tacquire held"} // 0;
+
+	acquire($client, any(@locks), '100 ms', '0');
+	return if ($client->{count}{"answers\tacquire held"} // 0) == $before;
+	$client->{level} = any(@levels);
+	defined run($client, 'begin', "BEGIN ISOLATION LEVEL $client->{level}") or return;
+	@$client{ 'block', 'failed' } = (1, 0);
+	write_row($client, $client->{fences}[-1]);
+	sleep 0.1 + rand 0.2 if $client->{block} && !$client->{failed};
+	end_block($client) if $client->{block};
+	$client->{level} = 'READ COMMITTED';
+	return;
 }
 
 # A transaction block, with savepoints
@@ -484,7 +506,7 @@ sub work
 			my $limited = chance(0.1);
 
 			run($client, 'set', 'SET statement_timeout = ' . int(1 + rand 30)) if $limited;
-			chance(0.4) ? block($client) : one_call($client);
+			chance(0.4) ? block($client) : chance(0.03) ? write_late($client) : one_call($client);
 			run($client, 'set', 'RESET statement_timeout') if $limited;
 			finish_prepared($client);
 			no_lock_left($client) if chance(0.03);
