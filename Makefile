@@ -67,11 +67,13 @@ SRC_HEADERS = $(wildcard $(top)src/*.h $(top)src/api/*.h $(top)src/core/*.h $(to
 
 # the program leaselock, see below
 CLI_OBJS = \
-	src/cli/output.o \
+	src/cli/text.o \
 	src/cli/event.o \
+	src/cli/output.o \
+	src/cli/question.o \
 	src/cli/link.o \
 	src/cli/acquire.o \
-	src/cli/guard.o \
+	src/cli/watchdog.o \
 	src/cli/child.o \
 	src/cli/run.o \
 	src/cli/command.o \
@@ -158,6 +160,7 @@ ISOLATION = \
 	ticket_queue \
 	try_hang \
 	wait_cancel \
+	wait_crossing \
 	wait_left \
 	wait_levels \
 	waiter_timeout

@@ -6,7 +6,6 @@
 -- The script makes the schema itself: a "schema" line in the control file
 -- would adopt one that somebody else had planted.
 CREATE SCHEMA leaselock;
-GRANT USAGE ON SCHEMA leaselock TO PUBLIC;
 COMMENT ON SCHEMA leaselock IS 'lease locks with fencing';
 
 -- ----------------------------------------------------------------------
@@ -76,10 +75,11 @@ CREATE TABLE leaselock.locks (
 	CONSTRAINT locks_name CHECK (octet_length(name) BETWEEN 1 AND 255 AND
 		name !~ '[\x01-\x1f\x7f]|^ | $'),
 	CONSTRAINT locks_owner CHECK ((role IS NULL) = (owner IS NULL) AND
-		octet_length(owner) BETWEEN 1 AND 255 AND
+		role <> 0 AND octet_length(owner) BETWEEN 1 AND 255 AND
 		owner !~ '[\x01-\x1f\x7f]|^ | $'),
-	CONSTRAINT locks_fence CHECK (fence BETWEEN 1 AND 4611686018427387904),
-	CONSTRAINT locks_counts CHECK (passed >= 0 AND tickets >= 0),
+	CONSTRAINT locks_fence CHECK (fence BETWEEN 1 AND 2305843009213693952),
+	CONSTRAINT locks_counts CHECK (tickets >= 0 AND
+		passed BETWEEN 0 AND 2305843009213693952),
 	CONSTRAINT locks_times CHECK (isfinite(changed_at) AND
 		isfinite(granted_at) AND isfinite(expires_at) AND
 		isfinite(hold_expires_at))
@@ -166,8 +166,8 @@ CREATE INDEX blockers_owner ON leaselock.blockers (owner, role);
 CREATE TABLE leaselock.floor (
 	fence bigint NOT NULL,
 	reading bigint NOT NULL,
-	CONSTRAINT floor_fence CHECK (fence BETWEEN 1 AND 4611686018427387904),
-	CONSTRAINT floor_reading CHECK (reading BETWEEN -4611686018427387904 AND 4611686018427387904)
+	CONSTRAINT floor_fence CHECK (fence BETWEEN 1 AND 2305843009213693952),
+	CONSTRAINT floor_reading CHECK (reading BETWEEN 0 AND 2305843009213693952)
 ) USING heap;
 -- They have no key, and a publication FOR ALL TABLES would refuse to update or
 -- delete their rows without a replica identity.
@@ -197,14 +197,6 @@ CREATE TABLE leaselock.scopes (
 SELECT pg_catalog.pg_extension_config_dump('leaselock.locks', '');
 SELECT pg_catalog.pg_extension_config_dump('leaselock.floor', '');
 SELECT pg_catalog.pg_extension_config_dump('leaselock.scopes', '');
-
-REVOKE ALL ON leaselock.installation, leaselock.locks, leaselock.tickets,
-	leaselock.blockers, leaselock.floor, leaselock.scopes FROM PUBLIC;
-
--- For pg_dump and the restore of what it carries, by an owner of the extension
--- who is no superuser and so does not own the tables.
-GRANT SELECT, INSERT ON leaselock.locks, leaselock.floor, leaselock.scopes
-	TO @extowner@;
 
 -- ----------------------------------------------------------------------
 -- Tickets
@@ -728,7 +720,6 @@ CREATE VIEW leaselock.lease_status AS
 	FROM leaselock.status_rows();
 COMMENT ON VIEW leaselock.lease_status IS
 	'a row per lock that is held or waited for';
-GRANT SELECT ON leaselock.lease_status TO PUBLIC;
 
 -- Serves the view below; the view is the interface.
 CREATE FUNCTION leaselock.ticket_rows(
@@ -756,10 +747,9 @@ CREATE VIEW leaselock.lease_tickets AS
 	FROM leaselock.ticket_rows();
 COMMENT ON VIEW leaselock.lease_tickets IS
 	'a row per live ticket, held or waiting';
-GRANT SELECT ON leaselock.lease_tickets TO PUBLIC;
 
 -- ----------------------------------------------------------------------
--- Administration.  For the owner of the extension, who may grant it on.
+-- Administration.  For the owner of the database, who may grant it on.
 -- ----------------------------------------------------------------------
 
 -- ----------------------------------------------------------------------
@@ -895,6 +885,75 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leaselock.fence_bump() IS
 	'raise the floor of all future fences';
 
+-- ----------------------------------------------------------------------
+-- Owner and privileges.  Granted here and nowhere else in the script, because
+-- what is granted before the block below would be taken away by it.
+-- ----------------------------------------------------------------------
+
+-- Everything belongs to the first superuser (10), whoever installs the
+-- extension, and privileges that default privileges gave are taken away again.
+-- PUBLIC keeps what it has on functions and types: nobody has less than that
+-- by default, unless somebody wanted it so.
+--
+-- A role that owned an object now, or was named in its privileges, would be
+-- remembered in pg_init_privs, before 17 also after it was dropped; a dump then
+-- names it by its oid and cannot be restored.
+--
+-- Operators are found in pg_catalog: the control file makes that the path.
+DO LANGUAGE plpgsql $$
+DECLARE
+	kind text;
+	object text;
+	acl pg_catalog.aclitem[];
+	grantee text;
+	superuser constant text := pg_catalog.pg_get_userbyid(10);
+BEGIN
+	FOR kind, object, acl IN
+		SELECT 'SCHEMA', pg_catalog.quote_ident(nspname), nspacl
+			FROM pg_catalog.pg_namespace WHERE nspname = 'leaselock'
+		UNION ALL
+		SELECT 'TABLE', oid::pg_catalog.regclass::text, relacl
+			FROM pg_catalog.pg_class
+			WHERE relnamespace = 'leaselock'::pg_catalog.regnamespace
+				AND relkind IN ('r', 'v')
+		UNION ALL
+		SELECT 'ROUTINE', oid::pg_catalog.regprocedure::text, proacl
+			FROM pg_catalog.pg_proc
+			WHERE pronamespace = 'leaselock'::pg_catalog.regnamespace
+		UNION ALL
+		SELECT 'TYPE', reltype::pg_catalog.regtype::text, typacl
+			FROM pg_catalog.pg_class c
+			JOIN pg_catalog.pg_type t ON t.oid = c.reltype
+			WHERE relnamespace = 'leaselock'::pg_catalog.regnamespace
+				AND relkind = 'c'
+	LOOP
+		EXECUTE pg_catalog.format('ALTER %s %s OWNER TO %I',
+			kind, object, superuser);
+		FOR grantee IN
+			SELECT CASE a.grantee WHEN 0 THEN 'PUBLIC'
+					ELSE a.grantee::pg_catalog.regrole::text END
+				FROM pg_catalog.aclexplode(acl) a
+				WHERE a.grantee NOT IN (a.grantor, 10)
+					AND (a.grantee <> 0 OR kind IN ('SCHEMA', 'TABLE'))
+				GROUP BY a.grantee
+		LOOP
+			EXECUTE pg_catalog.format('REVOKE ALL ON %s %s FROM %s',
+				kind, object, grantee);
+		END LOOP;
+	END LOOP;
+END $$;
+
+-- for everybody
+GRANT USAGE ON SCHEMA leaselock TO PUBLIC;
+GRANT SELECT ON leaselock.lease_status, leaselock.lease_tickets TO PUBLIC;
+
+-- For pg_dump, and for the restore of what it carries, by an owner of the
+-- database who is no superuser.  Whoever that is is a member of
+-- pg_database_owner, a role that every cluster has.
+GRANT SELECT, INSERT ON leaselock.locks, leaselock.floor, leaselock.scopes
+	TO pg_database_owner WITH GRANT OPTION;
+
+-- for operators
 REVOKE EXECUTE ON FUNCTION
 	leaselock.lease_scope_create(text, name),
 	leaselock.lease_scope_drop(text),
@@ -908,4 +967,4 @@ GRANT EXECUTE ON FUNCTION
 	leaselock.lease_break(text, bigint, text),
 	leaselock.lease_prune(interval, int),
 	leaselock.fence_bump()
-	TO @extowner@ WITH GRANT OPTION;
+	TO pg_database_owner WITH GRANT OPTION;

@@ -9,9 +9,11 @@
 # the work folder.  So nothing outside it changes, no right to write there is
 # needed, and no cluster of this machine sees the build.
 #
-# Variables: PG_CONFIG, PG_MAJOR (which to install, if none is there), PG_CFLAGS,
+# Variables: PG_CONFIG, OLD_PG_CONFIG (an older server to upgrade from, for which the
+# extension is built too), PG_MAJOR (which to install, if none is there), PG_CFLAGS,
 # CI=true (warnings are errors, and what poolers and drivers need is installed),
-# LEASELOCK_SEED (repeats a random test), KEEP=1 (the work folder stays), KNOBS (what
+# LEASELOCK_SEED (repeats a random test), LEASELOCK_HOSTILE_CASES (how much a random
+# test of the program tries), KEEP=1 (the work folder stays), KNOBS (what
 # a script's outer half tells its inner one).
 
 say() { printf '%s\n' "$*"; }
@@ -124,7 +126,9 @@ outer() {
 	$as env -i PATH="$PATH" HOME="$work" TMPDIR="$work/tmp" LC_ALL=C.UTF-8 LEASELOCK_WORK="$work" \
 		PG_CONFIG="${PG_CONFIG:-pg_config}" PG_CFLAGS="${PG_CFLAGS:-}" CI="${CI:-}" \
 		LEASELOCK_SEED="${LEASELOCK_SEED:-}" LEASELOCK_HISTORY_SECONDS="${LEASELOCK_HISTORY_SECONDS:-}" \
-		LEASELOCK_HISTORY_SEED="${LEASELOCK_HISTORY_SEED:-}" OLD_PG_CONFIG="${OLD_PG_CONFIG:-}" \
+		LEASELOCK_HISTORY_SEED="${LEASELOCK_HISTORY_SEED:-}" LEASELOCK_HOSTILE_CASES="${LEASELOCK_HOSTILE_CASES:-}" \
+		LEASELOCK_ATTACK_SECONDS="${LEASELOCK_ATTACK_SECONDS:-}" \
+		OLD_PG_CONFIG="${OLD_PG_CONFIG:-}" \
 		KNOBS="${KNOBS:-}" SUITES="${SUITES:-}" REGRESS="${REGRESS:-}" ISOLATION="${ISOLATION:-}" PROVE_TESTS="${PROVE_TESTS:-}" \
 		"test/$1" </dev/null &
 	inner=$!
@@ -138,29 +142,42 @@ outer() {
 
 # PostgreSQL finds its files relative to the program that runs, so a copy of the
 # programs with links to the rest, under the same paths below the work folder, is
-# an installation of its own.
-private_server() {
+# an installation of its own.  copy_server PG_CONFIG: prints that of the copy.
+copy_server() {
 	local root="$work/server" dir
 	for dir in --pkglibdir --sharedir; do
-		dir=$("$PG_CONFIG" $dir)
+		dir=$("$1" $dir) || return
 		mkdir -p "$root$dir" && cp -as "$dir/." "$root$dir/" || return
 	done
-	dir=$("$PG_CONFIG" --bindir)
+	dir=$("$1" --bindir)
 	mkdir -p "$root$dir" && cp -aL "$dir/." "$root$dir/" || return
 	find "$root" -name 'leaselock*' -prune -exec rm -rf {} +
 	for dir in --includedir --pkgincludedir --includedir-server --libdir; do
-		dir=$("$PG_CONFIG" $dir)
+		dir=$("$1" $dir)
 		[ -e "$root$dir" ] || { mkdir -p "$root${dir%/*}" && ln -s "$dir" "$root$dir"; } || return
 	done
-	PG_CONFIG="$root$("$PG_CONFIG" --bindir)/pg_config"
+	dir=$("$1" --bindir)
+	case $("$root$dir/pg_config" --bindir) in
+		"$root"/*) say "$root$dir/pg_config" ;;
+		*) say "the programs in $dir cannot be moved" >&2; return 1 ;;
+	esac
+}
+
+private_server() {
+	PG_CONFIG=$(copy_server "$PG_CONFIG") || return
+	[ ! "${OLD_PG_CONFIG:-}" ] || OLD_PG_CONFIG=$(copy_server "$OLD_PG_CONFIG") || return
 	bindir=$("$PG_CONFIG" --bindir)
-	case $bindir in "$root"/*) ;; *) say "this server's programs cannot be moved" >&2; return 1 ;; esac
-	export PG_CONFIG
+	export PG_CONFIG OLD_PG_CONFIG
+}
+
+build() {
+	[ ! "${OLD_PG_CONFIG:-}" ] || (PG_CONFIG=$OLD_PG_CONFIG; build_one) || return
+	build_one
 }
 
 # The server's own headers are not ours to warn about, hence -isystem, nor are
 # the parameters that its callbacks prescribe.
-build() {
+build_one() {
 	local flags="-Wall -Wextra -Wno-unused-parameter -isystem $("$PG_CONFIG" --includedir-server) ${PG_CFLAGS:-}" clang llvm=
 	[ "${CI:-}" != true ] || flags="$flags -Werror"
 	clang=$(sed -n 's/^CLANG *= *//p' "$(dirname "$("$PG_CONFIG" --pgxs)")/../Makefile.global")

@@ -172,8 +172,7 @@ new_ticket(const LockKey *key)
 	uuid.data[8] = 0x80 | ((random >> 8) & 0x3f);	/* variant */
 	uuid.data[9] = (unsigned char) (random >> 14);
 	uuid.data[10] = (unsigned char) (random >> 22);
-	for (int i = 0; i < 5; i++)
-		uuid.data[11 + i] = (unsigned char) (key->hash >> (8 * i));
+	store_sign_ticket(&uuid, key);
 	return uuid;
 }
 

@@ -30,6 +30,12 @@
  */
 #define RECOVERY_MS			3000
 
+/* How long after our clock the server's may end the wait. */
+#define LATE_MS				1000
+
+/* The server is asked no more often than this, whatever it says. */
+#define LEAST_PAUSE_MS		10
+
 /* One acquisition. */
 typedef struct Attempt
 {
@@ -38,7 +44,7 @@ typedef struct Attempt
 	Ticket	   *ticket;
 	Instant		give_up_at;		/* end of the wait, by our clock */
 	Instant		retry_until;	/* end of repetitions after failures */
-	bool		may_be_known;	/* the request may have reached the server */
+	bool		outcome_is_open;	/* of a request that was sent */
 	int			failures;		/* in a row */
 } Attempt;
 
@@ -53,10 +59,24 @@ back_off_ms(int failures)
 }
 
 /*
+ * patience_ms
+ *	  How long the answer may take.  The first time that is as long as the
+ *	  wait, behind other transactions; once a ticket is known no answer does.
+ *	  After a failure there is no more time than for repetitions.
+ */
+static int64_t
+patience_ms(const Attempt *attempt, int64_t left)
+{
+	int64_t		rest = attempt->retry_until - now();
+
+	if (attempt->failures == 0 || rest > ANSWER_MS)
+		return ANSWER_MS + (attempt->ticket->ticket[0] ? 0 : left);
+	return LAST_ANSWER_MS + (rest > 0 ? rest : 0);
+}
+
+/*
  * ask_once
- *	  Makes the request, or polls, which is the same.  The first time it may
- *	  take as long as the wait, behind other transactions; once a ticket is
- *	  known no answer does.
+ *	  Makes the request, or polls, which is the same.
  */
 static Progress
 ask_once(Attempt *attempt)
@@ -76,8 +96,8 @@ ask_once(Attempt *attempt)
 	snprintf(wait, sizeof(wait), "%lld.%03d", (long long) left / 1000,
 			 (int) (left % 1000));
 	ticket->asked_at = now();
-	link_ask(link, ASK_ACQUIRE, parameters, ticket->asked_at + ANSWER_MS +
-			 (ticket->ticket[0] ? 0 : left));
+	link_ask(link, ASK_ACQUIRE, parameters,
+			 ticket->asked_at + patience_ms(attempt, left));
 	progress = link_await(link, true);
 	if (progress == PENDING)
 	{
@@ -86,9 +106,10 @@ ask_once(Attempt *attempt)
 			link->give_up_at = now() + LAST_ANSWER_MS;
 		progress = link_await(link, false);
 	}
-	attempt->may_be_known |= link->sent;
 	if (progress == ANSWERED)
 		read_ticket(link->answer, ticket);
+	if (progress == ANSWERED || link_outcome_is_open(link))
+		attempt->outcome_is_open = progress != ANSWERED;
 	return progress;
 }
 
@@ -132,18 +153,30 @@ pause_for(const Attempt *attempt, int64_t ms)
 }
 
 /*
+ * has_place
+ *	  Whether a ticket is known to be in the queue, or may be there.
+ */
+static bool
+has_place(const Attempt *attempt)
+{
+	return attempt->outcome_is_open || attempt->ticket->ticket[0];
+}
+
+/*
  * may_try_again
- *	  After a failure.  Even without a wait a lost answer is asked for once
- *	  more, for it may be a lock.
+ *	  After a failure, if it may pass and there is time to wait.  A lost answer
+ *	  is asked for even without a wait, for it may be a lock.  A standby refuses
+ *	  for good, unless we have a place in the queue: it may be the next primary.
  */
 static bool
 may_try_again(Attempt *attempt)
 {
 	const Link *link = attempt->link;
+	bool		standby = strcmp(link->sqlstate, "25006") == 0;
 
-	if (!link_may_recover(link))
+	if (!link_may_recover(link) && !(standby && has_place(attempt)))
 		return false;
-	if (link->sent && attempt->failures == 0 &&
+	if (link_outcome_is_open(link) && attempt->failures == 0 &&
 		attempt->retry_until < now() + RECOVERY_MS)
 		attempt->retry_until = now() + RECOVERY_MS;
 	if (now() >= attempt->retry_until)
@@ -153,13 +186,23 @@ may_try_again(Attempt *attempt)
 	return true;
 }
 
+/*
+ * warn_of_request
+ *	  Where we end without knowing what became of it.
+ */
+static void
+warn_of_request(const Attempt *attempt)
+{
+	if (has_place(attempt))
+		complain("request %s may have been granted: repeat it, or let its lease run out",
+				 attempt->options->request);
+}
+
 static ExitCode
 fail(const Attempt *attempt)
 {
 	complain("%s", attempt->link->error);
-	if (attempt->may_be_known && link_may_recover(attempt->link))
-		complain("request %s may have been granted: repeat it, or let its lease run out",
-				 attempt->options->request);
+	warn_of_request(attempt);
 	return link_exit_code(attempt->link);
 }
 
@@ -173,9 +216,43 @@ abandon(Attempt *attempt)
 	int			signo = next_signal();
 
 	clear_status_line();
-	if (attempt->ticket->ticket[0])
-		give_back(attempt->link, attempt->ticket, INT64_MAX);
+	if (attempt->ticket->ticket[0] &&
+		give_back(attempt->link, attempt->ticket, INT64_MAX))
+		return EXIT_SIGNAL + signo;
+	warn_of_request(attempt);
 	return EXIT_SIGNAL + signo;
+}
+
+/*
+ * end_wait
+ *	  The time is over for us, and the server still has us wait: the request
+ *	  was an earlier one with a longer wait, or came late.
+ */
+static ExitCode
+end_wait(Attempt *attempt)
+{
+	clear_status_line();
+	if (give_back(attempt->link, attempt->ticket, INT64_MAX))
+		return EXIT_NOT_HELD;
+	warn_of_request(attempt);
+	return EXIT_SERVER;
+}
+
+/*
+ * pause_after_answer_ms
+ *	  As long as the server says, but it does not know when our time is over.
+ */
+static int64_t
+pause_after_answer_ms(const Attempt *attempt)
+{
+	int64_t		pause = attempt->ticket->next_call_ms;
+	int64_t		left = attempt->give_up_at - now();
+
+	if (left > 0 && pause > left)
+		pause = left;
+	if (left <= 0 && pause > LATE_MS / 4)
+		pause = LATE_MS / 4;
+	return pause > LEAST_PAUSE_MS ? pause : LEAST_PAUSE_MS;
 }
 
 /*
@@ -206,9 +283,12 @@ acquire(Link *link, const Options *options, Ticket *ticket)
 			break;
 		if (progress == FAILED && !may_try_again(&attempt))
 			return fail(&attempt);
+		if (progress == ANSWERED && now() >= attempt.give_up_at + LATE_MS)
+			return end_wait(&attempt);
 		if (progress == ANSWERED)
 			attempt.failures = 0;
-		pause_for(&attempt, progress == ANSWERED ? ticket->next_call_ms :
+		pause_for(&attempt, progress == ANSWERED ?
+				  pause_after_answer_ms(&attempt) :
 				  back_off_ms(attempt.failures));
 		if (signal_is_pending())
 			return abandon(&attempt);
@@ -236,7 +316,11 @@ give_back(Link *link, Ticket *ticket, Instant ends_at)
 		if (link_await(link, false) == ANSWERED)
 		{
 			read_ticket(link->answer, ticket);
-			return true;
+			if (!ticket_is_live(ticket->state))
+				return true;
+			snprintf(link->error, sizeof(link->error),
+					 "the server says that it is still %s", ticket->state);
+			break;
 		}
 		if (!link_may_recover(link))
 			break;

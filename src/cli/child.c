@@ -70,14 +70,16 @@ is_in_path(const char *command)
 	const char *directory = getenv("PATH");
 	char		path[4096];
 
-	while (directory && *directory)
+	while (directory)
 	{
 		int			length = (int) strcspn(directory, ":");
 
-		snprintf(path, sizeof(path), "%.*s/%s", length, directory, command);
+		/* an empty one is the current directory */
+		snprintf(path, sizeof(path), "%.*s%s%s", length, directory,
+				 length > 0 ? "/" : "", command);
 		if (access(path, F_OK) == 0)
 			return true;
-		directory += length + (directory[length] == ':');
+		directory = directory[length] ? directory + length + 1 : NULL;
 	}
 	return false;
 }
@@ -100,7 +102,7 @@ become_command(const Options *options, const Ticket *ticket, int terminal,
 	restore_signals();
 	sigprocmask(SIG_SETMASK, mask, NULL);
 #ifdef __linux__
-	/* the guard does it for the group; this is for the end of both */
+	/* the watchdog does it for the group; this is for the end of both */
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 #endif
 	if (getppid() != parent)

@@ -6,11 +6,13 @@
  * A front end over libpq, which knows nothing of the server's insides.  The
  * layers, each of which calls only those above it:
  *
- *	output	answers as text or JSON, the status line, complaints
+ *	text	complaints, the status line, nothing that a terminal obeys
  *	event	the local clock, signals, and the one place that sleeps
- *	link	a connection that never blocks, and the questions it can ask
+ *	output	answers as text or JSON
+ *	question	what can be asked, and what an answer must be like
+ *	link	a connection that never blocks
  *	acquire	a lock, waited for if need be
- *	guard	the process that ends the command when the lease ends
+ *	watchdog	the process that ends the command when the lease ends
  *	child	the command: its process group, terminal and status
  *	run		a command under a lease
  *	command	the other subcommands
@@ -24,6 +26,7 @@
 #define LEASELOCK_CLI_H
 
 #include <poll.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -47,6 +50,9 @@ typedef enum ExitCode
 	EXIT_SIGNAL = 128			/* plus the signal's number */
 } ExitCode;
 
+/* 36500 days, the longest time that the server knows. */
+#define MAX_SECONDS		3153600000.0
+
 /* options.c */
 
 typedef struct Options
@@ -60,6 +66,7 @@ typedef struct Options
 	const char *ticket;
 	const char *scope;			/* NULL: all, for status */
 	const char *request;		/* never NULL for acquire and run */
+	bool		request_is_known;	/* to who called, for it was given */
 	const char *fence;
 	const char *lease;			/* seconds, as given; NULL if not */
 	double		lease_seconds;
@@ -77,18 +84,45 @@ typedef ExitCode (*Command) (const Options *options);
 
 extern Command parse_options(int argc, char **argv, Options *options);
 
+/* text.c */
+
+extern void set_text_encoding(const char *name);
+extern void clean_text(char *text);
+extern void put_text(FILE *stream, const char *value);
+extern void put_json(FILE *stream, const char *value);
+extern int	text_width(const char *value);
+extern void show_status_line(const Options *options, const char *format,...)
+			__attribute__((format(printf, 2, 3)));
+extern void clear_status_line(void);
+extern void complain(const char *format,...)
+			__attribute__((format(printf, 1, 2)));
+extern void complain_args(const char *format, va_list args)
+			__attribute__((format(printf, 1, 0)));
+
 /* event.c */
 
+extern void fill_standard_descriptors(void);
 extern Instant now(void);
+extern void catch_ending_signals(void);
 extern void catch_signals(const int *signals, int count);
 extern void ignore_signal(int signo);
+extern void ignore_failed_writes(void);
 extern void restore_signals(void);
 extern int	next_signal(void);
 extern bool signal_is_pending(void);
 extern void sleep_until(struct pollfd *fds, int count, Instant until);
 extern void close_wake_pipe(void);
 
-/* link.c */
+/* output.c */
+
+extern void print_line(const char *line);
+extern void print_json(const PGresult *answer);
+extern void print_record(const PGresult *answer);
+extern void print_table(const PGresult *answer);
+extern void print_heading(const char *heading);
+extern bool write_output(void);
+
+/* question.c */
 
 typedef enum Ask
 {
@@ -102,6 +136,39 @@ typedef enum Ask
 } Ask;
 
 #define MAX_PARAMETERS	6
+
+typedef struct Question
+{
+	const char *text;
+	int			parameters;
+	const char *const *columns; /* of the answer, with a NULL at the end */
+	int			least_rows;
+	int			most_rows;
+} Question;
+
+extern const Question questions[];
+
+/* A ticket as the server last told it, and when it was asked. */
+typedef struct Ticket
+{
+	char		ticket[64];
+	char		state[32];
+	char		fence[32];
+	char		holder[256];
+	int			position;
+	int64_t		remaining_ms;
+	int64_t		next_call_ms;
+	Instant		asked_at;
+} Ticket;
+
+extern bool answer_is_sound(Ask ask, const PGresult *answer);
+extern void read_ticket(const PGresult *answer, Ticket *ticket);
+extern ExitCode ticket_exit_code(const char *state);
+extern bool ticket_is_live(const char *state);
+extern bool is_uuid(const char *value);
+extern bool is_number(const char *value, int64_t least, int64_t most);
+
+/* link.c */
 
 typedef enum LinkState
 {
@@ -134,6 +201,8 @@ typedef struct Link
 	int			skip;			/* how many of those to begin after */
 	PGresult   *answer;			/* of the last question; NULL if it failed */
 	char		sqlstate[6];	/* why it failed; empty: the connection did */
+	bool		hopeless;		/* it would fail again */
+	int			notices;		/* shown since the question */
 	char		error[1024];
 } Link;
 
@@ -145,34 +214,9 @@ extern Progress link_await(Link *link, bool interruptible);
 extern void link_drop(Link *link, const char *reason);
 extern void link_close(Link *link);
 extern bool link_may_recover(const Link *link);
+extern bool link_outcome_is_open(const Link *link);
 extern ExitCode link_exit_code(const Link *link);
 extern void link_sleep(Link *link, int fd, Instant until);
-
-/* output.c */
-
-/* A ticket as the server last told it, and when it was asked. */
-typedef struct Ticket
-{
-	char		ticket[64];
-	char		state[32];
-	char		fence[32];
-	char		holder[256];
-	int			position;
-	int64_t		remaining_ms;
-	int64_t		next_call_ms;
-	Instant		asked_at;
-} Ticket;
-
-extern void read_ticket(const PGresult *answer, Ticket *ticket);
-extern ExitCode ticket_exit_code(const char *state);
-extern void print_json(const PGresult *answer);
-extern void print_record(const PGresult *answer);
-extern void print_table(const PGresult *answer);
-extern void show_status_line(const Options *options, const char *format,...)
-			__attribute__((format(printf, 2, 3)));
-extern void clear_status_line(void);
-extern void complain(const char *format,...)
-			__attribute__((format(printf, 1, 2)));
 
 /* acquire.c */
 
@@ -180,9 +224,9 @@ extern ExitCode acquire(Link *link, const Options *options, Ticket *ticket);
 extern bool give_back(Link *link, Ticket *ticket, Instant ends_at);
 extern int64_t back_off_ms(int failures);
 
-/* guard.c */
+/* watchdog.c */
 
-/* What the guard does, and when. */
+/* What the watchdog does, and when. */
 typedef struct Orders
 {
 	pid_t		group;			/* 0: nothing any more */
@@ -190,21 +234,21 @@ typedef struct Orders
 	Instant		kill_at;
 } Orders;
 
-typedef struct Guard
+typedef struct Watchdog
 {
 	pid_t		pid;
 	int			fd;
-} Guard;
+} Watchdog;
 
-extern bool start_guard(Guard *guard, const Link *link);
-extern bool order_guard(const Guard *guard, const Orders *orders);
-extern int	hear_guard(const Guard *guard);
-extern void dismiss_guard(Guard *guard);
+extern bool start_watchdog(Watchdog *watchdog, const Link *link);
+extern bool order_watchdog(const Watchdog *watchdog, const Orders *orders);
+extern int	hear_watchdog(const Watchdog *watchdog);
+extern void dismiss_watchdog(Watchdog *watchdog);
 
-#define GUARD_GONE			(-1)
-#define GUARD_SILENT		0
-#define GUARD_TERMINATED	'T'
-#define GUARD_KILLED		'K'
+#define WATCHDOG_GONE			(-1)
+#define WATCHDOG_SILENT		0
+#define WATCHDOG_TERMINATED	'T'
+#define WATCHDOG_KILLED		'K'
 
 /* child.c */
 

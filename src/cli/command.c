@@ -7,7 +7,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include <signal.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -15,10 +15,9 @@
 
 #include "cli.h"
 
-/* How long an answer may take. */
-#define ANSWER_MS	30000
-
-static const int ending[] = {SIGHUP, SIGINT, SIGTERM};
+/* How long an answer may take, and that with all locks. */
+#define ANSWER_MS			10000
+#define STATUS_ANSWER_MS	30000
 
 /*
  * complain_of_failure
@@ -42,7 +41,8 @@ complain_of_failure(const Link *link)
 static bool
 ask(Link *link, Ask what, const char *const *parameters)
 {
-	link_ask(link, what, parameters, now() + ANSWER_MS);
+	link_ask(link, what, parameters, now() +
+			 (what == ASK_STATUS ? STATUS_ANSWER_MS : ANSWER_MS));
 	return link_await(link, true) == ANSWERED;
 }
 
@@ -56,16 +56,43 @@ print_answer(const Options *options, const PGresult *answer)
 }
 
 /*
- * flush_output
+ * write_failed
  *	  An answer that could not be written is not one.
  */
 static ExitCode
+write_failed(void)
+{
+	int			reason = errno;
+	int			signo = next_signal();
+
+	if (signo != 0)
+		return EXIT_SIGNAL + signo;
+	complain("could not write the answer: %s", strerror(reason));
+	return EXIT_SERVER;
+}
+
+static ExitCode
 flush_output(ExitCode code)
 {
-	if (fflush(stdout) == 0 && !ferror(stdout))
-		return code;
-	complain("could not write the answer");
-	return EXIT_SERVER;
+	return write_output() ? code : write_failed();
+}
+
+/*
+ * withdraw
+ *	  The ticket could not be told to anybody.  It is given back, unless it can
+ *	  be asked for again: who named the request may have got it long ago.
+ */
+static void
+withdraw(Link *link, const Options *options, Ticket *ticket)
+{
+	if (ticket_exit_code(ticket->state) != EXIT_DONE)
+		return;
+	if (!options->request_is_known &&
+		give_back(link, ticket, ticket->asked_at + ticket->remaining_ms))
+		complain("the lock is given back");
+	else
+		complain("request %s holds the lock: repeat it, or let its lease run out",
+				 options->request);
 }
 
 ExitCode
@@ -75,13 +102,21 @@ acquire_command(const Options *options)
 	Ticket		ticket;
 	ExitCode	code;
 
-	catch_signals(ending, sizeof(ending) / sizeof(ending[0]));
+	catch_ending_signals();
+	ignore_failed_writes();
 	link_open(&link, options);
 	code = acquire(&link, options, &ticket);
 	if (code < EXIT_SIGNAL && link.answer)
+	{
 		print_answer(options, link.answer);
+		if (!write_output())
+		{
+			code = write_failed();
+			withdraw(&link, options, &ticket);
+		}
+	}
 	link_close(&link);
-	return flush_output(code);
+	return code;
 }
 
 /*
@@ -96,6 +131,7 @@ ticket_command(const Options *options, Ask what,
 	Ticket		ticket;
 	ExitCode	code;
 
+	ignore_failed_writes();
 	link_open(&link, options);
 	if (ask(&link, what, parameters))
 	{
@@ -145,6 +181,7 @@ break_command(const Options *options)
 	Link		link;
 	ExitCode	code;
 
+	ignore_failed_writes();
 	link_open(&link, options);
 	if (ask(&link, ASK_BREAK, parameters))
 	{
@@ -153,7 +190,7 @@ break_command(const Options *options)
 		if (options->json)
 			print_json(link.answer);
 		else
-			puts(broken ? "broken" : "not the present grant");
+			print_line(broken ? "broken" : "not the present grant");
 		code = broken ? EXIT_DONE : EXIT_LOST;
 	}
 	else
@@ -191,17 +228,40 @@ print_status(const Options *options, const PGresult *answer)
  *	  Heads a refreshed table; on a terminal it takes the place of the last.
  */
 static void
-print_time(const Options *options)
+print_time(const Options *options, bool first)
 {
 	time_t		clock = time(NULL);
 	char		stamp[64];
+	char		heading[128];
 
 	if (options->json)
 		return;
 	if (isatty(STDOUT_FILENO))
-		fputs("\033[H\033[J", stdout);
+		print_heading("\033[H\033[J");
+	else if (!first)
+		print_heading("\n");
 	strftime(stamp, sizeof(stamp), "%Y-%m-%d %H:%M:%S %z", localtime(&clock));
-	printf("%s, every %g s\n\n", stamp, options->interval_seconds);
+	snprintf(heading, sizeof(heading), "%s, every %g s\n\n", stamp,
+			 options->interval_seconds);
+	print_heading(heading);
+}
+
+/*
+ * show_status
+ *	  One look of several; false if it cannot be shown.
+ */
+static bool
+show_status(const Link *link, const Options *options, bool answered,
+			bool first)
+{
+	print_time(options, first);
+	if (answered)
+		print_status(options, link->answer);
+	else if (options->json)
+		complain("%s", link->error);
+	else
+		print_line(link->error);
+	return write_output();
 }
 
 /*
@@ -213,7 +273,7 @@ watch_status(Link *link, const Options *options)
 {
 	bool		first = true;
 
-	catch_signals(ending, sizeof(ending) / sizeof(ending[0]));
+	catch_ending_signals();
 	while (!signal_is_pending())
 	{
 		int64_t		interval = (int64_t) (options->interval_seconds * 1000);
@@ -224,17 +284,8 @@ watch_status(Link *link, const Options *options)
 			break;
 		if (!answered && (first || !link_may_recover(link)))
 			return complain_of_failure(link);
-		if (!first && !options->json && !isatty(STDOUT_FILENO))
-			putchar('\n');
-		print_time(options);
-		if (answered)
-			print_status(options, link->answer);
-		else if (options->json)
-			complain("%s", link->error);
-		else
-			puts(link->error);
-		if (flush_output(EXIT_DONE) != EXIT_DONE)
-			return EXIT_SERVER;
+		if (!show_status(link, options, answered, first))
+			return write_failed();
 		first = false;
 		while (now() < until && !signal_is_pending())
 		{

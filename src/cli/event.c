@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * event.c
- *	  The local clock and signals.
+ *	  The local clock, signals, and the descriptors 0 to 2.
  *
  * A handler only notes its signal and writes to a pipe, so that whoever
  * sleeps in poll() on the other end wakes up also when the signal comes just
@@ -22,10 +22,45 @@
 
 #include "cli.h"
 
+/*
+ * What ends a program that does not catch it, but for the signals of its own
+ * faults, after which there is nothing to go on with.
+ */
+static const int ending[] = {
+	SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM,
+	SIGPROF, SIGABRT, SIGTRAP, SIGSYS, SIGXCPU,
+#ifdef SIGPOLL
+	SIGPOLL,
+#endif
+#ifdef SIGPWR
+	SIGPWR,
+#endif
+#ifdef SIGSTKFLT
+	SIGSTKFLT,
+#endif
+};
+
 static volatile sig_atomic_t caught[NSIG];
 static struct sigaction inherited[NSIG];
 static bool changed[NSIG];
 static int	wake_pipe[2] = {-1, -1};
+
+/*
+ * fill_standard_descriptors
+ *	  What was closed when the program began is opened, so that no socket gets
+ *	  the number, and messages do not go into the connection.  It is opened the
+ *	  wrong way round, so that to use it still fails, and the command of "run"
+ *	  does not get it.
+ */
+void
+fill_standard_descriptors(void)
+{
+	for (int fd = 0; fd < 3; fd++)
+		if (fcntl(fd, F_GETFD) < 0 &&
+			open("/dev/null", (fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) |
+				 O_CLOEXEC) != fd)
+			_exit(EXIT_SERVER);
+}
 
 /*
  * now
@@ -103,6 +138,21 @@ catch_signals(const int *signals, int count)
 }
 
 /*
+ * catch_ending_signals
+ *	  Of those that would end the program each is noted instead, so that what
+ *	  it has taken can be given back.
+ */
+void
+catch_ending_signals(void)
+{
+	catch_signals(ending, sizeof(ending) / sizeof(ending[0]));
+#ifdef SIGRTMIN
+	for (int signo = SIGRTMIN; signo <= SIGRTMAX && signo < NSIG; signo++)
+		catch_signals(&signo, 1);
+#endif
+}
+
+/*
  * ignore_signal
  *	  The same for a signal that is not to be noticed.
  */
@@ -111,10 +161,23 @@ ignore_signal(int signo)
 {
 	struct sigaction action;
 
+	if (changed[signo])
+		return;
 	memset(&action, 0, sizeof(action));
 	action.sa_handler = SIG_IGN;
 	sigaction(signo, &action, &inherited[signo]);
 	changed[signo] = true;
+}
+
+/*
+ * ignore_failed_writes
+ *	  A write that fails is told by its error alone.
+ */
+void
+ignore_failed_writes(void)
+{
+	ignore_signal(SIGPIPE);
+	ignore_signal(SIGXFSZ);
 }
 
 /*

@@ -25,53 +25,11 @@
 /* How long one host may take to connect, unless connect_timeout says so. */
 #define CONNECT_MS			10000
 
-#define TICKET_COLUMNS \
-	"SELECT t.state, t.ticket, t.scope, t.name, t.owner, t.fence, t.depth," \
-	" t.\"position\", t.expires_at, t.wait_until, t.remaining_ms," \
-	" t.next_call_ms, t.holder, t.holder_role, t.request_id," \
-	" pg_catalog.row_to_json(t) AS json FROM leaselock."
-
-#define STATUS_COLUMNS \
-	"SELECT s.scope, s.name, s.owner, s.role, s.fence, s.depth, s.waiters," \
-	" s.remaining_ms, s.lapsed, pg_catalog.row_to_json(s) AS json" \
-	" FROM leaselock."
-
-#define SECONDS(parameter) \
-	"pg_catalog.make_interval(secs => " parameter "::pg_catalog.float8)"
-
-typedef struct Question
-{
-	const char *text;
-	int			parameters;
-} Question;
-
-/* By Ask. */
-static const Question questions[] = {
-	[ASK_ACQUIRE] = {
-		TICKET_COLUMNS "lease_acquire(name => $1, owner => $2,"
-		" lease => " SECONDS("$3") ", wait => " SECONDS("$4") ","
-		" scope => $5, request_id => $6) AS t", 6
-	},
-	[ASK_GET] = {TICKET_COLUMNS "lease_get($1) AS t", 1},
-	[ASK_RENEW] = {
-		TICKET_COLUMNS "lease_renew($1, " SECONDS("$2") ") AS t", 2
-	},
-	[ASK_RELEASE] = {TICKET_COLUMNS "lease_release($1) AS t", 1},
-	[ASK_STATUS] = {
-		STATUS_COLUMNS "lease_status AS s"
-		" WHERE $1::pg_catalog.text IS NULL"
-		" OR s.scope OPERATOR(pg_catalog.=) $1"
-		" ORDER BY s.scope COLLATE pg_catalog.\"C\","
-		" s.name COLLATE pg_catalog.\"C\"", 1
-	},
-	[ASK_PEEK] = {STATUS_COLUMNS "lease_peek($1, $2) AS s", 2},
-	[ASK_BREAK] = {
-		"SELECT r.broken, pg_catalog.row_to_json(r) AS json FROM ("
-		"SELECT b AS broken, $3::pg_catalog.text AS scope,"
-		" $1::pg_catalog.text AS name, $2::pg_catalog.int8 AS fence"
-		" FROM leaselock.lease_break($1, $2, $3) AS b) AS r", 3
-	},
-};
+/*
+ * Of what the server says unasked so much is shown for one question; a server
+ * need not be a friend.
+ */
+#define MOST_NOTICES		100
 
 void
 link_open(Link *link, const Options *options)
@@ -129,6 +87,17 @@ link_drop(Link *link, const char *reason)
 	link->conn = NULL;
 	link->state = LINK_DOWN;
 	link->asked = false;
+}
+
+/*
+ * give_up_on
+ *	  The same where it would fail again.
+ */
+static void
+give_up_on(Link *link, const char *reason)
+{
+	link_drop(link, reason);
+	link->hopeless = true;
 }
 
 /* ---------------------------------------------------------------------
@@ -248,10 +217,35 @@ count_hosts(PQconninfoOption *known)
  *	  What the server says unasked.
  */
 static void
-show_notice(void *options, const char *message)
+show_notice(void *arg, const char *message)
 {
-	if (!((const Options *) options)->quiet)
+	Link	   *link = arg;
+
+	if (!link->options->quiet && link->notices++ < MOST_NOTICES)
 		complain("%.*s", (int) strcspn(message, "\n"), message);
+}
+
+/*
+ * connection_string_is_sound
+ *	  What is wrong with it will be wrong the next time, too.
+ */
+static bool
+connection_string_is_sound(Link *link)
+{
+	const char *dbname = link->options->dbname;
+	char	   *message = NULL;
+	PQconninfoOption *parsed;
+
+	if (dbname == NULL || (!strchr(dbname, '=') &&
+						   strncmp(dbname, "postgres://", 11) != 0 &&
+						   strncmp(dbname, "postgresql://", 13) != 0))
+		return true;
+	parsed = PQconninfoParse(dbname, &message);
+	if (parsed == NULL)
+		give_up_on(link, message ? message : "out of memory");
+	PQfreemem(message);
+	PQconninfoFree(parsed);
+	return parsed != NULL;
 }
 
 static void
@@ -259,8 +253,10 @@ connect_to_server(Link *link)
 {
 	PQconninfoOption *known;
 	const char *timeout;
-	int			seconds;
+	long		seconds;
 
+	if (!connection_string_is_sound(link))
+		return;
 	link->conn = begin_connection(link->options, NULL, NULL, NULL);
 	if (link->skip > 0 && link->conn && PQstatus(link->conn) != CONNECTION_BAD)
 	{
@@ -276,15 +272,17 @@ connect_to_server(Link *link)
 	}
 	known = PQconninfo(link->conn);
 	timeout = connection_option(known, "connect_timeout");
-	seconds = timeout ? atoi(timeout) : 0;
+	seconds = timeout ? strtol(timeout, NULL, 10) : 0;
 	link->hosts = count_hosts(known);
+	set_text_encoding(connection_option(known, "client_encoding"));
 	PQconninfoFree(known);
 	link->state = LINK_CONNECTING;
 	link->direction = PGRES_POLLING_WRITING;
-	link->next_host_at = now() + (seconds > 0 ? seconds * 1000 : CONNECT_MS);
+	link->next_host_at = now() +
+		(seconds > 0 && seconds < MAX_SECONDS ? seconds * 1000 : CONNECT_MS);
 	/* shows the SQLSTATE also where the server refuses the connection */
 	PQsetErrorVerbosity(link->conn, PQERRORS_VERBOSE);
-	PQsetNoticeProcessor(link->conn, show_notice, (void *) link->options);
+	PQsetNoticeProcessor(link->conn, show_notice, link);
 }
 
 /*
@@ -323,7 +321,8 @@ link_ask(Link *link, Ask ask, const char *const *parameters,
 	forget_answer(link);
 	link->error[0] = link->sqlstate[0] = '\0';
 	link->asked = true;
-	link->sent = false;
+	link->sent = link->hopeless = false;
+	link->notices = 0;
 	link->ask = ask;
 	for (int i = 0; i < questions[ask].parameters; i++)
 		link->parameters[i] = parameters[i];
@@ -401,11 +400,12 @@ step_connecting(Link *link)
 static void
 note_server_error(Link *link)
 {
-	const char *fields[3];
 	static const int codes[] = {
 		PG_DIAG_MESSAGE_PRIMARY, PG_DIAG_MESSAGE_DETAIL, PG_DIAG_MESSAGE_HINT
 	};
 	const char *sqlstate = PQresultErrorField(link->answer, PG_DIAG_SQLSTATE);
+	const char *fields[3];
+	char		message[sizeof(link->error)];
 
 	for (int i = 0; i < 3; i++)
 		fields[i] = PQresultErrorField(link->answer, codes[i]);
@@ -415,57 +415,131 @@ note_server_error(Link *link)
 		return;
 	}
 	snprintf(link->sqlstate, sizeof(link->sqlstate), "%s", sqlstate);
-	snprintf(link->error, sizeof(link->error), "%s (%s)%s%s%s%s",
-			 fields[0], sqlstate, fields[1] ? ". " : "",
+	snprintf(message, sizeof(message), "%s (%s)%s%s%s%s",
+			 fields[0], link->sqlstate, fields[1] ? ". " : "",
 			 fields[1] ? fields[1] : "", fields[2] ? " " : "",
 			 fields[2] ? fields[2] : "");
+	note_error(link, message);
 }
 
 /*
- * keep_answer
- *	  The first result of a question that has been answered.
+ * keep_result
+ *	  One of what the server sends for a question.  There is to be one table
+ *	  and nothing else, but an error may follow it, where the transaction could
+ *	  not be committed.  False for what cannot be an answer, such as COPY.
+ */
+static bool
+keep_result(Link *link, PGresult *result)
+{
+	ExecStatusType status = PQresultStatus(result);
+	bool		failed = status == PGRES_FATAL_ERROR ||
+		status == PGRES_NONFATAL_ERROR || status == PGRES_BAD_RESPONSE;
+
+	if (failed && link->answer &&
+		PQresultStatus(link->answer) == PGRES_TUPLES_OK)
+		forget_answer(link);
+	if (link->answer == NULL && (failed || status == PGRES_TUPLES_OK))
+	{
+		link->answer = result;
+		return true;
+	}
+	PQclear(result);
+	return failed;
+}
+
+/*
+ * lose_connection
+ *	  In the middle of a question.  If it was told why, that is kept as a text,
+ *	  without its SQLSTATE: what counts is that the connection is gone.
  */
 static Progress
-keep_answer(Link *link)
+lose_connection(Link *link)
 {
-	PGresult   *result;
+	bool		told = link->answer &&
+		PQresultStatus(link->answer) != PGRES_TUPLES_OK;
 
-	while ((result = PQgetResult(link->conn)) != NULL)
-	{
-		if (link->answer == NULL)
-			link->answer = result;
-		else
-			PQclear(result);
-	}
-	if (PQresultStatus(link->answer) == PGRES_TUPLES_OK)
-	{
-		link->state = LINK_IDLE;
-		link->asked = false;
-		return ANSWERED;
-	}
+	link_drop(link, told ? PQresultErrorMessage(link->answer) :
+			  PQerrorMessage(link->conn));
+	forget_answer(link);
+	return FAILED;
+}
+
+/*
+ * judge_answer
+ *	  All has come.
+ */
+static Progress
+judge_answer(Link *link)
+{
+	bool		failed = PQresultStatus(link->answer) != PGRES_TUPLES_OK;
+
 	if (PQstatus(link->conn) == CONNECTION_BAD)
-		/* also if it was told why: what counts is that it is gone */
-		link_drop(link, link->answer ? PQresultErrorMessage(link->answer) :
-				  PQerrorMessage(link->conn));
-	else
+		return lose_connection(link);
+	if (link->answer && failed)
 	{
 		link->state = LINK_IDLE;
 		link->asked = false;
 		note_server_error(link);
 	}
+	else if (PQtransactionStatus(link->conn) == PQTRANS_IDLE && !failed &&
+			 answer_is_sound(link->ask, link->answer))
+	{
+		link->state = LINK_IDLE;
+		link->asked = false;
+		return ANSWERED;
+	}
+	else
+		give_up_on(link, "the server's answer makes no sense");
 	forget_answer(link);
 	return FAILED;
+}
+
+/*
+ * collect_answer
+ *	  As far as it is there.  PQgetResult() would wait where PQisBusy() says
+ *	  that there is more to come.
+ */
+static Progress
+collect_answer(Link *link)
+{
+	while (!PQisBusy(link->conn))
+	{
+		PGresult   *result = PQgetResult(link->conn);
+
+		if (result == NULL)
+			return judge_answer(link);
+		if (!keep_result(link, result))
+		{
+			give_up_on(link, "the server's answer makes no sense");
+			forget_answer(link);
+			return FAILED;
+		}
+	}
+	return PENDING;
+}
+
+/*
+ * read_input
+ *	  Takes what the server has sent.  Notifications were not asked for.
+ */
+static bool
+read_input(Link *link)
+{
+	PGnotify   *notification;
+
+	if (!PQconsumeInput(link->conn))
+		return false;
+	while ((notification = PQnotifies(link->conn)) != NULL)
+		PQfreemem(notification);
+	return true;
 }
 
 static Progress
 step_asking(Link *link)
 {
-	if (!PQconsumeInput(link->conn) || PQflush(link->conn) < 0)
-	{
-		link_drop(link, PQerrorMessage(link->conn));
-		return FAILED;
-	}
-	return PQisBusy(link->conn) ? PENDING : keep_answer(link);
+	if (read_input(link) && PQflush(link->conn) >= 0)
+		return collect_answer(link);
+	return lose_connection(link);
 }
 
 /*
@@ -476,7 +550,7 @@ step_asking(Link *link)
 static void
 step_idle(Link *link)
 {
-	if (!PQconsumeInput(link->conn) || PQstatus(link->conn) == CONNECTION_BAD)
+	if (!read_input(link) || PQstatus(link->conn) == CONNECTION_BAD)
 		link_drop(link, PQerrorMessage(link->conn));
 }
 
@@ -502,7 +576,10 @@ link_step(Link *link)
 			return progress;
 	}
 	if (link->asked && now() >= link->give_up_at)
+	{
 		link_drop(link, "the server does not answer");
+		forget_answer(link);
+	}
 	return link->state == LINK_DOWN ? FAILED : PENDING;
 }
 
@@ -557,24 +634,43 @@ link_await(Link *link, bool interruptible)
  * ---------------------------------------------------------------------
  */
 
+static bool
+sqlstate_is_one_of(const Link *link, const char *const *classes)
+{
+	for (; *classes; classes++)
+		if (strncmp(link->sqlstate, *classes, strlen(*classes)) == 0)
+			return true;
+	return false;
+}
+
 /*
  * link_may_recover
- *	  Whether it makes sense to ask once more: the connection failed, or the
- *	  server is starting, stopping, full or busy.
+ *	  Whether it makes sense to ask once more: the connection failed, the
+ *	  server is starting, stopping or full, or others were in the way just
+ *	  then.  What it refuses otherwise it will refuse again.
  */
 bool
 link_may_recover(const Link *link)
 {
 	static const char *const passing[] = {
-		"08", "57P", "53300", "55P03", "25006", "40"
+		"08", "57P", "53300", "55P03", "40", NULL
 	};
 
-	if (link->sqlstate[0] == '\0')
-		return true;
-	for (size_t i = 0; i < sizeof(passing) / sizeof(passing[0]); i++)
-		if (strncmp(link->sqlstate, passing[i], strlen(passing[i])) == 0)
-			return true;
-	return false;
+	return !link->hopeless && (link->sqlstate[0] == '\0' ||
+							   sqlstate_is_one_of(link, passing));
+}
+
+/*
+ * link_outcome_is_open
+ *	  Whether the question may have been carried out although it failed.
+ */
+bool
+link_outcome_is_open(const Link *link)
+{
+	static const char *const open[] = {"08", "57P", "40003", NULL};
+
+	return link->sent && (link->sqlstate[0] == '\0' ||
+						  sqlstate_is_one_of(link, open));
 }
 
 /*
@@ -585,8 +681,8 @@ link_may_recover(const Link *link)
 ExitCode
 link_exit_code(const Link *link)
 {
-	if (strcmp(link->sqlstate, "22023") == 0 ||
-		strcmp(link->sqlstate, "LS002") == 0)
-		return EXIT_USAGE;
-	return EXIT_SERVER;
+	static const char *const refused[] = {"22", "LS002", NULL};
+
+	return link->sent && sqlstate_is_one_of(link, refused) ?
+		EXIT_USAGE : EXIT_SERVER;
 }

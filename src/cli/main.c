@@ -7,13 +7,18 @@
  *
  *-------------------------------------------------------------------------
  */
+#include <stdlib.h>
+
 #include "cli.h"
 
 int
 main(int argc, char **argv)
 {
 	Options		options = {.interval_seconds = 2};
-	Command		command = parse_options(argc, argv, &options);
+	Command		command;
 
+	fill_standard_descriptors();
+	set_text_encoding(getenv("PGCLIENTENCODING"));
+	command = parse_options(argc, argv, &options);
 	return command(&options);
 }

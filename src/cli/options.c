@@ -21,9 +21,6 @@
 
 #include "cli.h"
 
-/* 36500 days, the longest time that the server knows. */
-#define MAX_SECONDS		3153600000.0
-
 /* Which subcommands take an option. */
 #define ACQUIRE			(1 << 0)
 #define GET				(1 << 1)
@@ -90,7 +87,7 @@ static const struct option long_options[] = {
 	{NULL, 0, NULL, 0}
 };
 
-#define SHORT_OPTIONS	"+h:p:U:d:qV"
+#define SHORT_OPTIONS	"+:h:p:U:d:qV"
 
 /* In the order of long_options. */
 static const int takers[] = {
@@ -146,28 +143,19 @@ static const char *const usage_text =
  * ---------------------------------------------------------------------
  */
 
-static void give_up(void) __attribute__((noreturn));
 static void usage_error(const char *format,...)
 			__attribute__((format(printf, 1, 2), noreturn));
-
-static void
-give_up(void)
-{
-	fputs("Try \"leaselock --help\".\n", stderr);
-	exit(EXIT_USAGE);
-}
 
 static void
 usage_error(const char *format,...)
 {
 	va_list		args;
 
-	fputs("leaselock: ", stderr);
 	va_start(args, format);
-	vfprintf(stderr, format, args);
+	complain_args(format, args);
 	va_end(args);
-	fputc('\n', stderr);
-	give_up();
+	fputs("Try \"leaselock --help\".\n", stderr);
+	exit(EXIT_USAGE);
 }
 
 /* ---------------------------------------------------------------------
@@ -215,24 +203,16 @@ check_label(const char *what, const char *value)
 static const char *
 check_uuid(const char *what, const char *value)
 {
-	static const char pattern[] = "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx";
-	size_t		i = 0;
-
-	for (; pattern[i] && value[i]; i++)
-		if (pattern[i] == '-' ? value[i] != '-' :
-			!strchr("0123456789abcdefABCDEF", value[i]))
-			break;
-	if (pattern[i] || value[i])
-		usage_error("%s must be a uuid (%s), not \"%s\"", what, pattern, value);
+	if (!is_uuid(value))
+		usage_error("%s must be a uuid (xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx), not \"%s\"",
+					what, value);
 	return value;
 }
 
 static const char *
 check_fence(const char *value)
 {
-	errno = 0;
-	if (value[0] == '\0' || value[strspn(value, "0123456789")] != '\0' ||
-		strtoll(value, NULL, 10) < 1 || errno != 0)
+	if (!is_number(value, 1, INT64_MAX))
 		usage_error("--fence must be a whole number from 1 to %lld, not \"%s\"",
 					(long long) INT64_MAX, value);
 	return value;
@@ -308,6 +288,7 @@ set_option(Options *options, int option, const char *value)
 			break;
 		case OPT_REQUEST:
 			options->request = check_uuid("--request-uuid", value);
+			options->request_is_known = true;
 			break;
 		case OPT_FENCE:
 			options->fence = check_fence(value);
@@ -329,6 +310,39 @@ set_option(Options *options, int option, const char *value)
 }
 
 /*
+ * refuse_option
+ *	  What getopt_long() would say itself, but as it stands on the command
+ *	  line.
+ */
+static void
+refuse_option(int option, const char *argument)
+{
+	bool		is_long = strncmp(argument, "--", 2) == 0;
+	int			length = is_long ? (int) strcspn(argument, "=") : 0;
+	char		letter[] = {'-', (char) optopt, '\0'};
+
+	if (!is_long)
+		argument = letter;
+	if (option == ':')
+		usage_error("option \"%s\" needs a value", argument);
+	if (is_long && optopt != 0)
+		usage_error("option \"%.*s\" takes no value", length, argument);
+	usage_error("there is no option \"%s\"%s", argument,
+				is_long ? ", or more than one begins so" : "");
+}
+
+/*
+ * show_and_exit
+ *	  What is asked for without a server.
+ */
+static void
+show_and_exit(const char *text)
+{
+	fputs(text, stdout);
+	exit(fflush(stdout) == 0 ? EXIT_DONE : EXIT_SERVER);
+}
+
+/*
  * take_options
  *	  The options and operands before "--"; the number of operands.  What
  *	  stands behind "--" is left, from optind on.  "given" gets a bit for each
@@ -341,6 +355,7 @@ take_options(int argc, char **argv, Options *options, const char **operands,
 	int			count = 0;
 
 	*separated = false;
+	opterr = 0;
 	while (optind < argc)
 	{
 		int			before = optind;
@@ -361,14 +376,12 @@ take_options(int argc, char **argv, Options *options, const char **operands,
 			operands[count++] = argv[optind++];
 			continue;
 		}
-		if (option == '?')
-			give_up();			/* getopt_long() has said why */
-		if (option == 'V' || option == OPT_HELP)
-		{
-			fputs(option == 'V' ? "leaselock " LEASELOCK_VERSION "\n" :
-				  usage_text, stdout);
-			exit(fflush(stdout) == 0 ? EXIT_DONE : EXIT_SERVER);
-		}
+		if (option == '?' || option == ':')
+			refuse_option(option, argv[before]);
+		if (option == 'V')
+			show_and_exit("leaselock " LEASELOCK_VERSION "\n");
+		if (option == OPT_HELP)
+			show_and_exit(usage_text);
 		for (int i = 0; i < OPTIONS; i++)
 			if (long_options[i].val == option)
 				*given |= 1 << i;

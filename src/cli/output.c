@@ -1,7 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * output.c
- *	  Answers as text or JSON, the status line, and complaints.
+ *	  Answers, as text or JSON.
+ *
+ * They are put together in memory and written at the end, in pieces for which
+ * there is room: so a reader that does not read cannot keep a signal from
+ * ending the program, and whether all has been written is known.
  *
  * The JSON is the server's own, the last column of each answer.
  *
@@ -9,139 +13,65 @@
  *
  *-------------------------------------------------------------------------
  */
-#include <stdarg.h>
+#include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "cli.h"
 
-static bool line_is_shown = false;
+/* A pipe that is ready takes so much at once. */
+#define PIECE	((size_t) _POSIX_PIPE_BUF)
+
+static FILE *output = NULL;
+static char *text;
+static size_t text_length;
 
 /* ---------------------------------------------------------------------
- * Tickets
+ * Putting it together
  * ---------------------------------------------------------------------
  */
 
-static const char *
-column(const PGresult *answer, const char *name)
+static FILE *
+open_output(void)
 {
-	int			i = PQfnumber(answer, name);
-
-	return PQgetisnull(answer, 0, i) ? "" : PQgetvalue(answer, 0, i);
+	if (output == NULL)
+		output = open_memstream(&text, &text_length);
+	if (output == NULL)
+	{
+		complain("%s", strerror(errno));
+		exit(EXIT_SERVER);
+	}
+	return output;
 }
 
 /*
- * read_ticket
- *	  Everything but asked_at, which only the one who asked knows.
+ * print_heading
+ *	  Text of our own, as it is.
  */
 void
-read_ticket(const PGresult *answer, Ticket *ticket)
+print_heading(const char *heading)
 {
-	snprintf(ticket->state, sizeof(ticket->state), "%s",
-			 column(answer, "state"));
-	snprintf(ticket->ticket, sizeof(ticket->ticket), "%s",
-			 column(answer, "ticket"));
-	snprintf(ticket->fence, sizeof(ticket->fence), "%s",
-			 column(answer, "fence"));
-	snprintf(ticket->holder, sizeof(ticket->holder), "%s",
-			 column(answer, "holder"));
-	ticket->position = atoi(column(answer, "position"));
-	ticket->remaining_ms = strtoll(column(answer, "remaining_ms"), NULL, 10);
-	ticket->next_call_ms = strtoll(column(answer, "next_call_ms"), NULL, 10);
+	fputs(heading, open_output());
 }
 
-/*
- * ticket_exit_code
- *	  DONE: the ticket holds the lock.  NOT_HELD: it does not, and one may try
- *	  again.  LOST: it is over.
- */
-ExitCode
-ticket_exit_code(const char *state)
+void
+print_line(const char *line)
 {
-	static const char *const not_held[] = {
-		"waiting", "contended", "deadlock", "timed_out"
-	};
-
-	if (strcmp(state, "held") == 0)
-		return EXIT_DONE;
-	for (size_t i = 0; i < sizeof(not_held) / sizeof(not_held[0]); i++)
-		if (strcmp(state, not_held[i]) == 0)
-			return EXIT_NOT_HELD;
-	return EXIT_LOST;
-}
-
-/* ---------------------------------------------------------------------
- * Text
- * ---------------------------------------------------------------------
- */
-
-/*
- * is_control
- *	  Whether a control character begins at the byte, one of ASCII or one of
- *	  the second set in UTF-8: a terminal might obey it.
- */
-static bool
-is_control(const unsigned char *byte)
-{
-	return byte[0] < 32 || byte[0] == 127 ||
-		(byte[0] == 0xC2 && byte[1] >= 0x80 && byte[1] < 0xA0);
-}
-
-/*
- * print_text
- *	  A value for people, with "?" for what a terminal might obey.
- */
-static void
-print_text(const char *value)
-{
-	for (const unsigned char *c = (const unsigned char *) value; *c; c++)
-	{
-		if (!is_control(c))
-			putchar(*c);
-		else
-		{
-			putchar('?');
-			if (*c == 0xC2)
-				c++;
-		}
-	}
-}
-
-/*
- * text_width
- *	  How many characters of UTF-8 it is.
- */
-static int
-text_width(const char *value)
-{
-	int			width = 0;
-
-	for (const unsigned char *c = (const unsigned char *) value; *c; c++)
-		if ((*c & 0xC0) != 0x80)
-			width++;
-	return width;
-}
-
-static void
-print_padded(const char *value, int width, bool right)
-{
-	int			padding = width - text_width(value);
-
-	padding = padding < 0 ? 0 : padding;
-	if (right)
-		printf("%*s", padding, "");
-	print_text(value);
-	if (!right)
-		printf("%*s", padding, "");
+	put_text(open_output(), line);
+	putc('\n', output);
 }
 
 void
 print_json(const PGresult *answer)
 {
+	open_output();
 	for (int row = 0; row < PQntuples(answer); row++)
-		puts(PQgetvalue(answer, row, PQnfields(answer) - 1));
+	{
+		put_json(output, PQgetvalue(answer, row, PQnfields(answer) - 1));
+		putc('\n', output);
+	}
 }
 
 /*
@@ -151,120 +81,153 @@ print_json(const PGresult *answer)
 void
 print_record(const PGresult *answer)
 {
+	open_output();
 	for (int i = 0; i < PQnfields(answer) - 1; i++)
 	{
 		if (PQgetisnull(answer, 0, i))
 			continue;
-		printf("%-12s  ", PQfname(answer, i));
-		print_text(PQgetvalue(answer, 0, i));
-		putchar('\n');
+		fprintf(output, "%-12s  ", PQfname(answer, i));
+		print_line(PQgetvalue(answer, 0, i));
 	}
+}
+
+/* How a column of a table is laid out. */
+typedef struct Layout
+{
+	int			width;
+	bool		right;			/* numbers go to the right */
+} Layout;
+
+static Layout
+lay_out(const PGresult *answer, int column)
+{
+	Oid			type = PQftype(answer, column);
+	Layout		layout;
+
+	layout.right = type == 20 || type == 23;	/* int8, int4 */
+	layout.width = text_width(PQfname(answer, column));
+	for (int row = 0; row < PQntuples(answer); row++)
+	{
+		int			width = text_width(PQgetvalue(answer, row, column));
+
+		layout.width = width > layout.width ? width : layout.width;
+	}
+	/* nothing stands behind the last one */
+	if (column == PQnfields(answer) - 2 && !layout.right)
+		layout.width = 0;
+	return layout;
+}
+
+static void
+print_cell(const char *value, Layout layout)
+{
+	int			padding = layout.width - text_width(value);
+
+	padding = padding < 0 ? 0 : padding;
+	if (layout.right)
+		fprintf(output, "%*s", padding, "");
+	put_text(output, value);
+	if (!layout.right)
+		fprintf(output, "%*s", padding, "");
 }
 
 /*
  * print_table
- *	  All rows, the columns aligned.  Numbers go to the right.
+ *	  All rows, the columns aligned.
  */
 void
 print_table(const PGresult *answer)
 {
 	int			columns = PQnfields(answer) - 1;
-	int			rows = PQntuples(answer);
+	Layout	   *layout = calloc(columns, sizeof(Layout));
 
-	for (int row = -1; row < rows; row++)
+	open_output();
+	if (layout == NULL)
+		return;
+	for (int i = 0; i < columns; i++)
+		layout[i] = lay_out(answer, i);
+	for (int row = -1; row < PQntuples(answer); row++)
 	{
 		for (int i = 0; i < columns; i++)
 		{
-			int			width = text_width(PQfname(answer, i));
-			Oid			type = PQftype(answer, i);
-			bool		number = type == 20 || type == 23;	/* int8, int4 */
-
-			for (int other = 0; other < rows; other++)
-			{
-				int			w = text_width(PQgetvalue(answer, other, i));
-
-				width = w > width ? w : width;
-			}
 			if (i > 0)
-				fputs("  ", stdout);
-			print_padded(row < 0 ? PQfname(answer, i) :
-						 PQgetvalue(answer, row, i),
-						 i == columns - 1 && !number ? 0 : width, number);
+				fputs("  ", output);
+			print_cell(row < 0 ? PQfname(answer, i) :
+					   PQgetvalue(answer, row, i), layout[i]);
 		}
-		putchar('\n');
+		putc('\n', output);
 	}
+	free(layout);
 }
 
 /* ---------------------------------------------------------------------
- * The status line
+ * Writing it
  * ---------------------------------------------------------------------
  */
 
 /*
- * cut_to_terminal
- *	  A line that wraps could not be replaced.
+ * wait_for_room
+ *	  False if a signal comes, one that is caught.
  */
-static void
-cut_to_terminal(char *line)
+static bool
+wait_for_room(void)
 {
-	struct winsize size;
-	int			width = 0;
+	struct pollfd fds[2] = {{0}};
 
-	if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0)
-		size.ws_col = 80;
-	for (; *line; line++)
-		if (((unsigned char) *line & 0xC0) != 0x80 && ++width >= size.ws_col)
+	fds[1].fd = STDOUT_FILENO;
+	fds[1].events = POLLOUT;
+	do
+	{
+		if (signal_is_pending())
 		{
-			*line = '\0';
-			break;
+			errno = EINTR;
+			return false;
 		}
+		sleep_until(fds, 2, INT64_MAX);
+	} while (fds[1].revents == 0);
+	return true;
+}
+
+static bool
+write_all(const char *rest, size_t length)
+{
+	while (length > 0)
+	{
+		ssize_t		written;
+
+		if (!wait_for_room())
+			return false;
+		written = write(STDOUT_FILENO, rest, length < PIECE ? length : PIECE);
+		if (written < 0 && errno != EINTR && errno != EAGAIN)
+			return false;
+		if (written > 0)
+		{
+			rest += written;
+			length -= written;
+		}
+	}
+	return true;
 }
 
 /*
- * show_status_line
- *	  Replaces the line at the bottom of a terminal.
+ * write_output
+ *	  Writes what was put together.  False, with errno, if that failed or a
+ *	  signal came first.
  */
-void
-show_status_line(const Options *options, const char *format,...)
+bool
+write_output(void)
 {
-	char		line[512];
-	va_list		args;
+	bool		written;
+	int			reason;
 
-	if (options->quiet || !isatty(STDERR_FILENO))
-		return;
-	va_start(args, format);
-	vsnprintf(line, sizeof(line), format, args);
-	va_end(args);
-	for (unsigned char *c = (unsigned char *) line; *c; c++)
-		if (is_control(c))
-			*c = '?';
-	cut_to_terminal(line);
-	fprintf(stderr, "\r\033[K%s", line);
-	fflush(stderr);
-	line_is_shown = true;
-}
-
-void
-clear_status_line(void)
-{
-	if (line_is_shown)
-		fputs("\r\033[K", stderr);
-	line_is_shown = false;
-}
-
-/*
- * complain
- *	  A line to stderr.
- */
-void
-complain(const char *format,...)
-{
-	va_list		args;
-
-	clear_status_line();
-	fputs("leaselock: ", stderr);
-	va_start(args, format);
-	vfprintf(stderr, format, args);
-	va_end(args);
-	fputc('\n', stderr);
+	if (output == NULL)
+		return true;
+	written = fflush(output) == 0 && !ferror(output) &&
+		write_all(text, text_length);
+	reason = errno;
+	fclose(output);
+	free(text);
+	output = NULL;
+	errno = reason;
+	return written;
 }

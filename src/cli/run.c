@@ -5,7 +5,7 @@
  *
  * One loop renews the lease, passes on signals and waits for the command; it
  * never blocks for longer than a look-up of a host name does.  That the
- * command does not outlive the lease is the work of the guard, a process of
+ * command does not outlive the lease is the work of the watchdog, a process of
  * its own: each renewal that was answered gives it a later time.
  *
  * The lease ends, for us, what is left of it by the server's answer after the
@@ -31,20 +31,15 @@
 /* How long an answer may take: a quarter of the lease, but at most this. */
 #define LONGEST_ANSWER_MS	10000
 
-static const int caught[] = {
-	SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGWINCH,
-	SIGTSTP, SIGCONT, SIGCHLD
-};
-
-/* The first of them, which end the wait for the lock. */
-#define ENDING				4
+/* Beside those that end the wait for the lock, and are then passed on. */
+static const int caught[] = {SIGWINCH, SIGTSTP, SIGCONT, SIGCHLD};
 
 typedef struct Run
 {
 	const Options *options;
 	Link		link;
 	Ticket		ticket;			/* as last answered */
-	Guard		guard;
+	Watchdog	watchdog;
 	Child		child;
 	Orders		orders;
 	Instant		ends_at;		/* the lease, at the latest */
@@ -62,34 +57,36 @@ typedef struct Run
 
 /*
  * send_orders
- *	  A guard that is gone is replaced, and with none nothing may run.
+ *	  A watchdog that is gone is replaced, and with none nothing may run.
  */
 static void
 send_orders(Run *run)
 {
-	if (order_guard(&run->guard, &run->orders))
+	if (order_watchdog(&run->watchdog, &run->orders))
 		return;
-	dismiss_guard(&run->guard);
-	if (start_guard(&run->guard, &run->link) &&
-		order_guard(&run->guard, &run->orders))
+	dismiss_watchdog(&run->watchdog);
+	if (start_watchdog(&run->watchdog, &run->link) &&
+		order_watchdog(&run->watchdog, &run->orders))
 		return;
-	complain("could not guard the command, it is killed: %s", strerror(errno));
+	complain("could not watch over the command, it is killed: %s", strerror(errno));
 	signal_child(&run->child, SIGKILL);
 	run->lost = true;
 }
 
 /*
  * note_lease
- *	  The times that follow from an answer.  The lease ends half a percent
- *	  early, for clocks that do not run alike and for the time that it takes to
- *	  kill.
+ *	  The times that follow from an answer.  No lease is longer than we asked
+ *	  for.  It ends half a percent early, for clocks that do not run alike and
+ *	  for the time that it takes to kill.
  */
 static void
 note_lease(Run *run)
 {
+	int64_t		most = (int64_t) (run->options->lease_seconds * 1000);
 	int64_t		left = run->ticket.remaining_ms;
 	Instant		asked_at = run->ticket.asked_at;
 
+	left = left < most ? left : most;
 	run->ends_at = asked_at + left;
 	run->renew_at = asked_at + left / 3;
 	run->orders.kill_at = run->ends_at - left / 200;
@@ -216,19 +213,19 @@ pass_signals_on(Run *run)
 }
 
 static void
-listen_to_guard(Run *run)
+listen_to_watchdog(Run *run)
 {
-	int			report = hear_guard(&run->guard);
+	int			report = hear_watchdog(&run->watchdog);
 
-	if (report == GUARD_GONE)
+	if (report == WATCHDOG_GONE)
 		send_orders(run);
-	else if (report != GUARD_SILENT && !run->lost)
+	else if (report != WATCHDOG_SILENT && !run->lost)
 	{
 		complain("the lease on \"%s\" could not be renewed in time, the command is terminated",
 				 run->options->name);
 		run->lost = true;
 	}
-	if (report == GUARD_KILLED)
+	if (report == WATCHDOG_KILLED)
 		complain("the command did not end in time, it is killed");
 }
 
@@ -254,12 +251,12 @@ supervise(Run *run)
 			run->lingers = true;
 		}
 		pass_signals_on(run);
-		listen_to_guard(run);
+		listen_to_watchdog(run);
 		keep_lease(run);
 		until = run->lost || run->link.asked ? INT64_MAX : run->renew_at;
 		if (run->lingers && until > now() + GROUP_MS)
 			until = now() + GROUP_MS;
-		link_sleep(&run->link, run->guard.fd, until);
+		link_sleep(&run->link, run->watchdog.fd, until);
 	}
 }
 
@@ -320,9 +317,8 @@ run_held(Run *run)
 		return signo ? EXIT_SIGNAL + signo : EXIT_LOST;
 	}
 	catch_signals(caught, sizeof(caught) / sizeof(caught[0]));
-	ignore_signal(SIGPIPE);
 	ignore_signal(SIGTTOU);
-	if (!start_guard(&run->guard, &run->link) ||
+	if (!start_watchdog(&run->watchdog, &run->link) ||
 		!start_child(&run->child, run->options, &run->ticket))
 	{
 		complain("could not start a process: %s", strerror(errno));
@@ -332,8 +328,8 @@ run_held(Run *run)
 	run->orders.group = run->child.pid;
 	send_orders(run);
 	supervise(run);
-	listen_to_guard(run);
-	dismiss_guard(&run->guard);
+	listen_to_watchdog(run);
+	dismiss_watchdog(&run->watchdog);
 	take_terminal_back(&run->child);
 	code = run->lost ? EXIT_LOST : child_exit_code(&run->child);
 	/* what has run out by our clock will have soon by the server's */
@@ -354,7 +350,8 @@ run_command(const Options *options)
 	Run			run = {.options = options};
 	ExitCode	code;
 
-	catch_signals(caught, ENDING);
+	catch_ending_signals();
+	ignore_failed_writes();
 	link_open(&run.link, options);
 	code = acquire(&run.link, options, &run.ticket);
 	if (code == EXIT_DONE)

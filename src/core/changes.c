@@ -105,14 +105,28 @@ end_losable_write(void)
 }
 
 /*
- * Whether the transaction has written nothing but what may be lost, and no other
- * statement has followed that.
+ * Says that this transaction makes a grant, or extends it to one more share, or
+ * hands it over: that is acknowledged by its commit, and must survive a crash,
+ * whatever synchronous_commit says.
+ */
+void
+note_acknowledged(void)
+{
+	losable_end = InvalidXLogRecPtr;
+	ForceSyncCommit();
+}
+
+/*
+ * Whether the transaction has written nothing but what may be lost.  Behind the
+ * release, a statement of the same pipeline has begun at another time, or has
+ * opened a transaction block.
  */
 bool
 may_lose_all(void)
 {
 	return losable_end != InvalidXLogRecPtr && losable_end == XactLastRecEnd &&
-		losable_statement == GetCurrentStatementStartTimestamp();
+		losable_statement == GetCurrentStatementStartTimestamp() &&
+		!IsTransactionBlock();
 }
 
 /* ----------------------------------------------------------------------

@@ -16,6 +16,7 @@ extern void note_lease_change(void);
 extern bool leases_were_changed(void);
 extern void begin_losable_write(void);
 extern void end_losable_write(void);
+extern void note_acknowledged(void);
 extern bool may_lose_all(void);
 extern void note_row_added(void);
 extern int	take_rows_added(void);

@@ -488,7 +488,7 @@ write_plan(Call *call, LeasePlan *plan)
 	if (plan->durability == LOSABLE)
 		end_losable_write();
 	if (plan->durability == ACKNOWLEDGED)
-		ForceSyncCommit();
+		note_acknowledged();
 	note_lease_change();
 	keep_tags(&call->tags);
 	if (plan->writes_head || plan->from_queue)

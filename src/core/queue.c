@@ -92,6 +92,8 @@ next_waiter(QueueWalk *walk, int max_rows, TicketRow *ticket)
 	while (walk->rows < max_rows && store_next_ticket(walk->scan, ticket))
 	{
 		walk->rows++;
+		if (ticket->state != LEASE_WAITING)
+			continue;
 		if (ticket->alive_until <= walk->now)
 			ticket->attended = is_attended(ticket);
 		if (waiter_is_dead(ticket, walk->lock, walk->now))

@@ -12,7 +12,10 @@
 
 #include "datatype/timestamp.h"
 
-/* No fence is beyond this, as the constraints of the tables say as well. */
+/*
+ * No fence is beyond this.  What a restore may bring in ends at half of it, as
+ * the constraints of the tables say, so that it cannot use up the rest.
+ */
 #define MAX_FENCE	(INT64CONST(1) << 62)
 
 extern TimestampTz clock_read(TimestampTz not_before);

@@ -75,7 +75,7 @@ read_floor(HeapTuple tuple, TupleDesc desc)
 	row.fence = DatumGetInt64(VALUE(FLOOR_FENCE));
 	row.reading = DatumGetInt64(VALUE(FLOOR_READING));
 	if (row.fence < 0 || row.fence > MAX_FENCE ||
-		row.reading < -MAX_FENCE || row.reading > MAX_FENCE)
+		row.reading < 0 || row.reading > MAX_FENCE)
 		store_report_row(REL_FLOOR, "A number is out of its bounds.");
 	return row;
 }
@@ -105,7 +105,8 @@ save_floor(const FenceFloor *floor, RowVersion *version)
 	bool		nulls[FLOOR_COLUMNS];
 
 	SET(FLOOR_FENCE, Int64GetDatum(floor->fence));
-	SET(FLOOR_READING, Int64GetDatum(floor->reading));
+	/* a clock before 2020 has negative readings, which the table does not */
+	SET(FLOOR_READING, Int64GetDatum(Max(floor->reading, 0)));
 	store_write_row(REL_FLOOR, values, nulls, version);
 }
 

@@ -81,8 +81,8 @@ check_lock(const LockRow *lock)
 {
 	if (lock->fence < 0 || lock->fence > MAX_FENCE)
 		store_report_row(REL_LOCKS, "The fence is out of its bounds.");
-	if (lock->passed < 0 || lock->tickets < 0)
-		store_report_row(REL_LOCKS, "A count is negative.");
+	if (lock->passed < 0 || lock->passed > MAX_FENCE || lock->tickets < 0)
+		store_report_row(REL_LOCKS, "A count is out of its bounds.");
 	if (OidIsValid(lock->holder.role) && lock->holder.owner == NULL)
 		store_report_row(REL_LOCKS, "The role of the holder has no owner.");
 }

@@ -48,6 +48,7 @@ extern List *store_sample_locks(TimestampTz before, int *seen);
 
 /* in file tickets.c */
 extern const char *lease_state_name(LeaseState state);
+extern void store_sign_ticket(pg_uuid_t *ticket, const LockKey *key);
 extern bool store_load_ticket(const pg_uuid_t *ticket, TicketRow *row);
 extern bool store_load_request(const LockKey *key,
 							   const pg_uuid_t *request_id, TicketRow *row);

@@ -593,13 +593,16 @@ read_installation(Relation rel, HeapTuple tuple)
 		report_mismatch("table", "installation", "its secret is too short");
 	memcpy(installation.secret, VARDATA_ANY(secret),
 		   sizeof(installation.secret));
+	for (int i = 0; i < (int) sizeof(Oid); i++)
+		installation.secret[i] ^= ((unsigned char *) &database)[i];
 	installation_read = RelationGetRelid(rel);
 }
 
 /*
  * The row of leaselock.installation.  It is never changed, so it is as good as
  * the table that it was read from.  A copy that CREATE DATABASE makes has the
- * same row and another oid; pg_upgrade keeps the oid.
+ * same row and another oid; pg_upgrade keeps the oid.  So the oid goes into the
+ * id and the secret: what the copy took over from the original is not its own.
  */
 const Installation *
 store_load_installation(void)

@@ -36,6 +36,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
@@ -440,8 +441,12 @@ drop_liveness(const Tag *tag)
 bool
 is_attended(const TicketRow *ticket)
 {
-	Tag			tag = liveness_tag(&ticket->key, tag_id(ticket));
+	Tag			tag;
 
+	/* the backend is one of the primary, and so is its tag */
+	if (RecoveryInProgress())
+		return ticket->waiter_pid != 0;
+	tag = liveness_tag(&ticket->key, tag_id(ticket));
 	if (LockHeldByMeCompat(&tag.locktag, ShareLock))
 		return true;
 	if (LockAcquire(&tag.locktag, RowExclusiveLock, false, true) ==

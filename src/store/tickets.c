@@ -45,6 +45,9 @@ enum
 	TICKETS_COLUMNS = TICKETS_WAITER_PID
 };
 
+/* How much of a ticket's uuid is hash. */
+#define SIGNED_BYTES	5
+
 /* What a state is called, in rows and in answers. */
 static const struct
 {
@@ -83,6 +86,38 @@ read_state(char letter)
 	return LEASE_GONE;			/* not reached */
 }
 
+/*
+ * Writes the part of the hash of a lock's key into the uuid of a new ticket that
+ * it carries: by it the lock could be found, and it tells whose ticket it is.
+ */
+void
+store_sign_ticket(pg_uuid_t *ticket, const LockKey *key)
+{
+	for (int i = 0; i < SIGNED_BYTES; i++)
+		ticket->data[UUID_LEN - SIGNED_BYTES + i] =
+			(unsigned char) (key->hash >> (8 * i));
+}
+
+/*
+ * A ticket that another installation has made came here with the database that
+ * this one is a copy of.  It has ended: nobody waits or holds because of that.
+ */
+static void
+end_foreign_ticket(TicketRow *ticket)
+{
+	pg_uuid_t	own = ticket->ticket;
+
+	store_sign_ticket(&own, &ticket->key);
+	if (memcmp(&own, &ticket->ticket, sizeof(pg_uuid_t)) == 0)
+		return;
+	if (ticket->state == LEASE_HELD)
+		ticket->state = LEASE_EXPIRED;
+	if (ticket->state == LEASE_WAITING)
+		ticket->state = LEASE_TIMED_OUT;
+	if (ticket->ended_at == NO_TIME)
+		ticket->ended_at = ticket->requested_at;
+}
+
 /* The key of the ticket's lock is taken from the row unless it is known. */
 static void
 read_ticket(HeapTuple tuple, TupleDesc desc, const LockKey *key,
@@ -118,6 +153,7 @@ read_ticket(HeapTuple tuple, TupleDesc desc, const LockKey *key,
 		DatumGetInt32(VALUE(TICKETS_WAITER_PID));
 	ticket->claimed = DatumGetBool(VALUE(TICKETS_CLAIMED));
 	ticket->ended_at = TIME(TICKETS_ENDED_AT);
+	end_foreign_ticket(ticket);
 }
 
 /* ----------------------------------------------------------------------

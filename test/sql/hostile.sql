@@ -59,7 +59,7 @@ DECLARE
 	f text;
 	nr int := 0;
 BEGIN
-	FOREACH t IN ARRAY '{text, name, oid, int4, int8, uuid, timestamptz, interval, bool, tid, xid8}'::text[] LOOP
+	FOREACH t IN ARRAY '{text, name, oid, int4, int8, uuid, timestamptz, interval, bool, tid, xid8, char}'::text[] LOOP
 		FOREACH o IN ARRAY '{=, <>, <, >, <=, >=}'::text[] LOOP
 			nr := nr + 1;
 			EXECUTE format('CREATE FUNCTION mallory.op%s(pg_catalog.%I, pg_catalog.%2$I) RETURNS boolean LANGUAGE plpgsql AS
@@ -69,11 +69,13 @@ BEGIN
 	END LOOP;
 	FOREACH f IN ARRAY ARRAY['now() RETURNS timestamptz', 'clock_timestamp() RETURNS timestamptz', 'gen_random_uuid() RETURNS uuid', 'hashtext(text) RETURNS int4',
 		'text(name) RETURNS text', 'uuid(text) RETURNS uuid', 'count(anyelement) RETURNS int8', 'max(int8) RETURNS int8',
-		'pg_extension_config_dump(regclass, text) RETURNS void', 'pg_has_role(name, text) RETURNS boolean', 'length(text) RETURNS int4'] LOOP
+		'pg_extension_config_dump(regclass, text) RETURNS void', 'pg_has_role(name, text) RETURNS boolean', 'length(text) RETURNS int4',
+		'pg_get_userbyid(oid) RETURNS name', 'quote_ident(text) RETURNS text', 'aclexplode(aclitem[]) RETURNS int4',
+		'format(text, text, text, text) RETURNS text'] LOOP
 		EXECUTE format('CREATE FUNCTION mallory.%s LANGUAGE plpgsql AS $f$ BEGIN PERFORM mallory.rob(%L); RETURN NULL; END $f$',
 			replace(f, 'RETURNS void', 'RETURNS text'), f);
 	END LOOP;
-	FOREACH t IN ARRAY '{uuid, text, int8, bigint, timestamptz, name, oid, lease_ticket, bool}'::text[] LOOP
+	FOREACH t IN ARRAY '{uuid, text, int8, bigint, timestamptz, name, oid, lease_ticket, bool, regclass, regprocedure, regtype, regnamespace, regrole, aclitem}'::text[] LOOP
 		EXECUTE format('CREATE DOMAIN mallory.%I AS pg_catalog.bit CHECK (false)', t);
 	END LOOP;
 END $$;
@@ -83,6 +85,8 @@ CREATE TABLE mallory.scopes (scope pg_catalog.text, role pg_catalog.name);
 CREATE TABLE mallory.floor (fence pg_catalog.int8);
 CREATE TABLE mallory.installation (id pg_catalog.uuid);
 CREATE TABLE mallory.blockers (owner pg_catalog.text);
+CREATE TABLE mallory.pg_class (oid pg_catalog.oid, relname pg_catalog.name);
+CREATE TABLE mallory.pg_proc (oid pg_catalog.oid, proname pg_catalog.name);
 INSERT INTO mallory.scopes VALUES ('team', 'regress_leaselock_mallory'), ('public', 'regress_leaselock_mallory');
 INSERT INTO mallory.floor VALUES (9000000000000000000);
 GRANT ALL ON ALL TABLES IN SCHEMA mallory TO PUBLIC;

@@ -23,11 +23,13 @@ CREATE VIEW queued AS
 CREATE TABLE journal (tick bigserial, what text, name text, ticket uuid, fence bigint);
 });
 
-# A waiter's script: gets the lock, notes it, gives it back
+# A waiter's script: gets the lock, notes it once the gate is open, gives it back
 sub waiter
 {
 	my ($name, $owner, $acquire) = @_;
 	return sprintf($acquire, "'$name', '$owner :client_id', wait => '120 s'") . qq{
+SELECT pg_advisory_lock_shared(1);
+SELECT pg_advisory_unlock_shared(1);
 INSERT INTO journal (what, name, ticket, fence) SELECT 'enter', '$name', ':ticket', :fence
 	WHERE ':state' = 'held';
 INSERT INTO journal (what, name, ticket, fence) VALUES ('leave', '$name', ':ticket', :fence);
@@ -82,6 +84,8 @@ sub check_journal
 
 my $holder = $node->safe_psql('postgres', q{
 	SELECT ticket FROM leaselock.lease_acquire('once', 'holder', lease => '300 s')});
+my $gate = session($node);
+outcome($gate, 'SELECT pg_advisory_lock(1)');
 my $clients = start_pgbench(
 	$node,
 	'-c 50 -j 2 -t 1',
@@ -104,6 +108,8 @@ is( $node->safe_psql('postgres', q{
 		SELECT state FROM leaselock.lease_acquire('once', 'newcomer');
 		SELECT leaselock.try_lock('once', 'newcomer', '1 min') IS NULL}),
 	"contended\nt", 'once: a newcomer does not overtake');
+outcome($gate, 'SELECT pg_advisory_unlock(1)');
+$gate->quit;
 ok($clients->{run}->finish, 'once: all clients end well')
   or diag($clients->{err});
 check_journal('once', 50);

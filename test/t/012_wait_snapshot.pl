@@ -1,6 +1,7 @@
 # What a waiting session holds: its virtual transaction id and the lock that
 # says that it lives; no snapshot, no transaction id.  So it holds back neither
-# CREATE INDEX CONCURRENTLY nor VACUUM.
+# CREATE INDEX CONCURRENTLY nor VACUUM.  That is so while it waits for its turn,
+# and while it waits for a place in the queue, in all isolation levels.
 
 use strict;
 use warnings FATAL => 'all';
@@ -76,11 +77,11 @@ ok( $node->poll_query_until('postgres', q{
 		SELECT count(*) = 5 FROM leaselock.tickets WHERE waiting AND waiter_pid IS NOT NULL}),
 	'all wait');
 
-# What the backend holds, while it is stopped in its sleep.  A look is short,
-# so it is caught asleep soon.
+# What the backend holds, while it is stopped in its sleep, which looks like
+# $what.  A look is short, so it is caught asleep soon.
 sub asleep
 {
-	my ($pid) = @_;
+	my ($pid, $what) = @_;
 
 	foreach my $try (1 .. 200)
 	{
@@ -93,7 +94,7 @@ sub asleep
 				FROM pg_locks l WHERE l.pid = a.pid)
 			FROM pg_stat_activity a WHERE pid = $pid AND wait_event IS NOT NULL});
 		kill 'CONT', $pid;
-		return $row if $row ne '';
+		return $row if $row ne '' && (!$what || $row =~ $what);
 		$node->safe_psql('postgres', 'SELECT pg_sleep(0.01)');
 	}
 	return 'never asleep';
@@ -148,6 +149,66 @@ foreach my $name (sort keys %wait)
 		'0', "$name: it holds no lock any more");
 	$session{$name}->quit;
 }
+
+# ---------------------------------------------------------------------
+# Waiting for a place in the queue, behind an open transaction
+# ---------------------------------------------------------------------
+
+# What the open transaction has done, by what the call then needs of it
+my %open = (
+	'queue' => q{SELECT FROM leaselock.lease_acquire('LOCK', 'other', wait => '200 s')},
+	'ticket' => q{SELECT FROM leaselock.lease_acquire('LOCK', 'waiter', wait => '200 s', request_id => 'REQUEST')},
+	'grant' => q{SELECT FROM leaselock.lease_renew((SELECT ticket FROM leaselock.tickets
+		WHERE name = 'LOCK' AND owner = 'waiter' AND state = 'held'))});
+
+foreach my $level ('read committed', 'repeatable read', 'serializable')
+{
+	foreach my $what (sort keys %open)
+	{
+		my $name = "$what, $level";
+		my $request = $node->safe_psql('postgres', 'SELECT gen_random_uuid()');
+		my $owner = $what eq 'grant' ? 'waiter' : 'holder';
+		my $held = $node->safe_psql('postgres', qq{
+			SELECT ticket FROM leaselock.lease_acquire('$name', '$owner', lease => '300 s')});
+		my $other = session($node, 'BEGIN',
+			$open{$what} =~ s/LOCK/$name/r =~ s/REQUEST/$request/r);
+		my $waiter = session($node, "SET default_transaction_isolation = '$level'");
+		my $pid = outcome($waiter, 'SELECT pg_backend_pid()');
+
+		begin($waiter, qq{CALL leaselock.lease_acquire_wait('$name', 'waiter', wait => '200 s',
+			request_id => '$request')});
+		is( asleep($pid, qr/\|virtualxid\|/),
+			'active|Lock|virtualxid|t|t|advisory ShareLock t 19535, '
+			  . 'virtualxid ExclusiveLock t , virtualxid ShareLock f ',
+			"$name: what a waiter holds");
+
+		outcome($other, 'ROLLBACK');
+		$node->poll_query_until('postgres', qq{
+			SELECT count(*) = 1 FROM leaselock.tickets WHERE request_id = '$request'})
+		  or die "$name: no place";
+		$node->safe_psql('postgres', "SELECT leaselock.lease_release('$held')");
+		like(awaited($waiter), qr/\|held\|/, "$name: it goes on when that is over");
+		$_->quit foreach $other, $waiter;
+	}
+}
+
+# the time is counted from the call, over all of it
+$node->safe_psql('postgres', q{SELECT FROM leaselock.lease_acquire('over', 'holder', lease => '300 s')});
+my $other = session($node, 'BEGIN', $open{queue} =~ s/LOCK/over/r);
+my $late = session($node);
+my $late_pid = outcome($late, 'SELECT pg_backend_pid()');
+like( outcome($late, q{CALL leaselock.lease_acquire_wait('over', 'waiter', wait => '1500 ms')}),
+	qr/^\|contended\|/, 'a wait for a place runs out');
+like( outcome($late, q{CALL leaselock.lease_acquire_wait('over', 'waiter', wait => '0 s')}),
+	qr/^\|contended\|/, 'no wait, no place');
+begin($late, q{CALL leaselock.lease_acquire_wait('over', 'waiter', wait => '200 s')});
+asleep($late_pid, qr/\|virtualxid\|/);
+$node->safe_psql('postgres', "SELECT pg_cancel_backend($late_pid)");
+is(awaited($late), '57014', 'a wait for a place is cancelled');
+$_->quit foreach $other, $late;
+is( $node->safe_psql('postgres', q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'}),
+	'0', 'no lock is left');
+is_deeply([ internal_errors($node) ], [], 'no internal error in the log');
 
 $node->stop;
 

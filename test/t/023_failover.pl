@@ -100,6 +100,17 @@ my ($ticket, $fence) = split /\|/, $primary->safe_psql('postgres',
 	q{SELECT ticket, fence FROM leaselock.lease_acquire('held', 'worker', '300 s')});
 my $waiting = $primary->safe_psql('postgres',
 	q{SELECT ticket FROM leaselock.lease_acquire('held', 'waiter', '300 s', '300 s')});
+# waiters inside the server, from which a standby hears nothing but their rows
+my @served = (session($primary), session($primary));
+$primary->safe_psql('postgres', q{SELECT FROM leaselock.lease_acquire('served', 'worker', '300 s')});
+foreach my $number (0, 1)
+{
+	begin($served[$number],
+		"CALL leaselock.lease_acquire_wait('served', 'served $number', '300 s', '300 s')");
+	$primary->poll_query_until('postgres', qq{
+		SELECT count(*) = 1 FROM leaselock.tickets WHERE owner = 'served $number' AND waiter_pid IS NOT NULL})
+	  or die 'it does not wait';
+}
 $primary->safe_psql('postgres', q{
 	SELECT FROM leaselock.lease_scope_create('registered', 'team');
 	SELECT leaselock.try_lock('x', 'worker', '1 h', 'registered')});
@@ -156,6 +167,16 @@ foreach my $query (
 			"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; $query"),
 		$answer, 'standby: in REPEATABLE READ, too');
 }
+is( $on->safe_psql('postgres', q{
+		SELECT string_agg(format('%s %s %s', owner, state, position), ', ' ORDER BY position)
+		FROM leaselock.lease_tickets WHERE name = 'served'}),
+	'served 0 waiting 1, served 1 waiting 2, worker held ', 'standby: who waits inside the primary waits');
+is( $on->safe_psql('postgres', q{SELECT waiters FROM leaselock.lease_peek('served')}),
+	'2', 'standby: and is counted');
+is( $on->safe_psql('postgres', q{
+		LOAD 'leaselock'; SET leaselock.clock_offset = '301 s';
+		SELECT count(*) FROM leaselock.lease_tickets WHERE name = 'served'}),
+	'0', 'standby: until its wait is over');
 is( $on->safe_psql('postgres',
 		q{SELECT remaining_ms BETWEEN 1 AND 300000 FROM leaselock.lease_peek('held')}),
 	't', 'standby: time goes on');
@@ -170,6 +191,13 @@ $primary->wait_for_catchup($on);
 is($on->safe_psql('postgres',
 		q{SELECT owner FROM leaselock.lease_peek('held')}),
 	'waiter', 'standby: it follows');
+$primary->safe_psql('postgres', q{
+	SELECT pg_cancel_backend(waiter_pid) FROM leaselock.tickets WHERE name = 'served' AND waiting});
+is(awaited($_), '57014', 'a waiter is cancelled') foreach @served;
+$_->quit foreach @served;
+$primary->wait_for_catchup($on);
+is( $on->safe_psql('postgres', q{SELECT waiters FROM leaselock.lease_peek('served')}),
+	'0', 'standby: nobody waits any more');
 
 # ---------------------------------------------------------------------
 # The standbys lose the connection, and the primary goes on

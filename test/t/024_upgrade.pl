@@ -1,7 +1,9 @@
 # pg_upgrade: the leases and tickets of before live on, and fences grow, although
-# the new cluster begins at timeline 1.  Within one major always; from an older
-# major where OLD_PG_CONFIG names its pg_config, or where one is installed
-# beside this one, with leaselock built for it.
+# the new cluster begins at timeline 1; and whoever operated still does, also
+# where the roles that installed the extension are gone.  Within one major
+# always; from an older major where OLD_PG_CONFIG names its pg_config, which is
+# then no server to be skipped, or where one is installed beside this one, with
+# leaselock built for it.
 
 use strict;
 use warnings FATAL => 'all';
@@ -42,6 +44,16 @@ my $new_major = major("$new_bin/pg_config");
 my @old = ({ what => 'the same major', bin => $new_bin });
 my %skipped;
 
+# unfit(SERVER, REASON): it cannot be upgraded from
+sub unfit
+{
+	my ($server, $reason) = @_;
+
+	die "OLD_PG_CONFIG, $server: $reason" if $ENV{OLD_PG_CONFIG};
+	$skipped{$server} = $reason;
+	return;
+}
+
 my @candidates = grep { $_ } $ENV{OLD_PG_CONFIG};
 push @candidates, glob(dirname(dirname($new_bin)) . '/*/bin/pg_config')
   unless @candidates;
@@ -50,18 +62,18 @@ foreach my $pg_config (@candidates)
 	my $major = major($pg_config);
 	my $bin = dirname(abs_path($pg_config) // $pg_config);
 
-	next if $major == $new_major;
-	if ($major == 0 || $major > $new_major)
+	next if $major == $new_major && !$ENV{OLD_PG_CONFIG};
+	if ($major == 0 || $major >= $new_major)
 	{
-		$skipped{"major $major"} = 'it is no older server';
+		unfit("major $major", 'it is no older server');
 	}
 	elsif (!-x "$bin/postgres" || !-x "$bin/initdb")
 	{
-		$skipped{"major $major"} = 'it has no server';
+		unfit("major $major", 'it has no server');
 	}
 	elsif (!-e setting($pg_config, 'pkglibdir') . '/leaselock.so')
 	{
-		$skipped{"major $major"} = 'leaselock is not installed there';
+		unfit("major $major", 'leaselock is not installed there');
 	}
 	else
 	{
@@ -69,8 +81,73 @@ foreach my $pg_config (@candidates)
 	}
 }
 $skipped{'an older major'} =
-  'none is at hand: set OLD_PG_CONFIG to the pg_config of one, with leaselock built for it'
+  'none is at hand: set OLD_PG_CONFIG to the pg_config of one'
   if @old == 1 && !%skipped;
+
+# ---------------------------------------------------------------------
+# Databases whose owners have changed, and whose installing roles are gone
+# ---------------------------------------------------------------------
+
+my %installed_by = (app => 'dbo', inherited => 'admin');
+
+sub install_and_leave
+{
+	my ($node) = @_;
+
+	$node->safe_psql('postgres', q{
+		CREATE ROLE dbo LOGIN; CREATE ROLE admin LOGIN SUPERUSER;
+		CREATE ROLE newo LOGIN; CREATE ROLE operator LOGIN; CREATE ROLE greedy LOGIN;
+		ALTER DEFAULT PRIVILEGES FOR ROLE admin GRANT ALL ON TABLES TO greedy;
+		CREATE DATABASE app OWNER dbo; CREATE DATABASE inherited OWNER newo});
+	foreach my $database (sort keys %installed_by)
+	{
+		$node->safe_psql($database, qq{
+			SET SESSION AUTHORIZATION $installed_by{$database};
+			ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO greedy;
+			CREATE EXTENSION leaselock;
+			RESET SESSION AUTHORIZATION;
+			SELECT FROM leaselock.lease_scope_create('registered', 'team');
+			REASSIGN OWNED BY $installed_by{$database} TO newo;
+			DROP OWNED BY $installed_by{$database};
+			SET SESSION AUTHORIZATION newo;
+			GRANT EXECUTE ON FUNCTION leaselock.lease_break TO operator;
+			GRANT SELECT ON leaselock.locks TO operator});
+	}
+	$node->safe_psql('postgres', 'DROP OWNED BY admin; DROP ROLE dbo, admin, greedy');
+	return;
+}
+
+sub as
+{
+	my ($node, $role, $database, $sql) = @_;
+	return node_outcome($node, "SET SESSION AUTHORIZATION $role; $sql", $database);
+}
+
+sub check_operators
+{
+	my ($node, $what, $database, $fence) = @_;
+
+	is(as($node, 'operator', $database, "SELECT leaselock.lease_break('broken', $fence)"),
+		't', "$what: $database, an operator breaks");
+	is( as($node, 'newo', $database, q{
+			SELECT leaselock.lease_scope_create('brief', 'team');
+			SELECT leaselock.lease_scope_drop('brief');
+			SELECT leaselock.lease_prune() IS NOT NULL, leaselock.lease_break('broken', 1)}),
+		"\nt\nt|f", "$what: $database, the owner operates");
+	is(as($node, 'newo', $database, "SELECT leaselock.fence_bump() > $fence"),
+		't', "$what: $database, and raises the floor");
+	is(as($node, 'operator', $database, 'SELECT leaselock.fence_bump()'),
+		'42501', "$what: $database, the operator may do what was granted, no more");
+	is(as($node, 'stranger', $database, q{SELECT leaselock.lease_break('broken', 1)}),
+		'42501', "$what: $database, others may not");
+	is(as($node, 'stranger', $database, q{SELECT leaselock.try_lock('x', 'y', '1 s', 'registered')}),
+		'42501', "$what: $database, the registered scope is closed");
+	is(as($node, $_, $database, 'SELECT count(*) > 0 FROM leaselock.locks'),
+		't', "$what: $database, $_ reads what was granted") foreach qw(operator newo);
+	is(as($node, 'newo', $database, 'UPDATE leaselock.locks SET fence = 1'),
+		'42501', "$what: $database, and writes nothing");
+	return;
+}
 
 # ---------------------------------------------------------------------
 
@@ -85,6 +162,9 @@ foreach my $old_server (@old)
 		$same ? () : (install_path => dirname($old_server->{bin})));
 	$old->init(allows_streaming => 1);
 	$old->append_conf('postgresql.conf', "autovacuum = off\nlog_statement = none");
+	# (what the test library of 18 sets, older servers do not know)
+	$old->adjust_conf('postgresql.conf', 'autovacuum_worker_slots', undef)
+	  if $new_major >= 18;
 	$old->start;
 
 	$old->safe_psql('postgres', q{
@@ -97,6 +177,8 @@ foreach my $old_server (@old)
 		ALTER TABLE checked ADD CONSTRAINT guard
 			CHECK (leaselock.fence_check('ticket', fence)) NOT VALID;
 		SELECT FROM leaselock.lease_scope_create('registered', 'team')});
+
+	install_and_leave($old);
 
 	# a timeline ahead, as after failovers: the new cluster begins at 1 again,
 	# 64 s behind for each
@@ -140,6 +222,14 @@ foreach my $old_server (@old)
 			NOT EXISTS (SELECT FROM leaselock.locks WHERE name = 'pruned')})
 	  or die 'not pruned';
 
+	# what others operate on
+	my %to_break;
+	foreach my $database (sort keys %installed_by)
+	{
+		$to_break{$database} = $old->safe_psql($database,
+			q{SELECT fence FROM leaselock.lease_acquire('broken', 'worker', '300 s')});
+	}
+
 	my $status = q{
 		SELECT scope, name, owner, role, fence, depth, granted_at, expires_at, lapsed, waiters
 		FROM leaselock.lease_status ORDER BY name};
@@ -150,21 +240,27 @@ foreach my $old_server (@old)
 		status => $old->safe_psql('postgres', $status),
 		tickets => $old->safe_psql('postgres', $tickets),
 		home => $old->safe_psql('postgres', 'SELECT id FROM leaselock.installation'));
+	my $checksums = $old->safe_psql('postgres', 'SHOW data_checksums');
 	$old->stop;
 
+	# (from 18 on, initdb's default is another)
 	my $new = PostgreSQL::Test::Cluster->new("new$serial");
-	$new->init;
+	$new->init(extra => [
+			$checksums eq 'on' ? '--data-checksums'
+			: $new_major >= 18 ? '--no-data-checksums' : () ]);
 	$new->append_conf('postgresql.conf', "autovacuum = off\nlog_statement = none
 log_line_prefix = '%m [%p] %e %q%a '");
 	my $folder = PostgreSQL::Test::Utils::tempdir_short();
 	chdir $folder or die "could not change to the folder: $!";
-	command_ok(
-		[
-			'pg_upgrade', '--no-sync', '-d', $old->data_dir, '-D', $new->data_dir,
-			'-b', $old_server->{bin}, '-B', $new_bin, '-s', $folder,
-			'-p', $old->port, '-P', $new->port
-		],
-		"$what: pg_upgrade");
+	my @pg_upgrade = (
+		'pg_upgrade', '--no-sync', '-d', $old->data_dir, '-D', $new->data_dir,
+		'-b', $old_server->{bin}, '-B', $new_bin, '-s', $folder,
+		'-p', $old->port, '-P', $new->port);
+	command_ok([ @pg_upgrade, '--check' ], "$what: pg_upgrade --check");
+	command_ok(\@pg_upgrade, "$what: pg_upgrade");
+	Test::More->builder->is_passing
+	  or die map { "$_:\n" . slurp_file($_) }
+	  glob($new->data_dir . '/pg_upgrade_output.d/*/log/pg_upgrade_dump_*.log');
 	chdir '/';
 	$new->start;
 
@@ -229,6 +325,8 @@ log_line_prefix = '%m [%p] %e %q%a '");
 	cmp_ok(
 		$new->safe_psql('postgres', 'SELECT leaselock.fence_bump()'),
 		'>', $promoted, "$what: and the floor can be raised");
+
+	check_operators($new, $what, $_, $to_break{$_}) foreach sort keys %installed_by;
 
 	is_deeply([ internal_errors($new) ],
 		[], "$what: no internal error in the log");

@@ -1,6 +1,7 @@
 # Synchronous replication: what was acknowledged is there after the primary was
 # stopped at once and the standby promoted, but for a release that need not wait
-# (leaselock.async_release) and was the last thing that its client was told.  And what a caller gives up with
+# (leaselock.async_release) and was the last thing that its client was told.  A
+# release that hands the lock over waits like a grant.  And what a caller gives up with
 # synchronous_commit = local or off: such a grant may be missing then, but its
 # fence does not come back, although the old primary goes on granting.
 
@@ -165,11 +166,74 @@ is($primary->safe_psql('postgres', q{
 # No standby answers
 # ---------------------------------------------------------------------
 
+$standby = synchronous_standby('third');
+
+# Releases, each by a client of its own: its name is the lock's, and what it does
+# after the name of a ticket or owner is known.  "alone" has nobody behind it.
+my %release = (
+	'ticket' => q{SELECT state FROM leaselock.lease_release('TICKET')},
+	'owner' => q{SELECT leaselock.lease_release_all('holder of owner')},
+	'named' => q{SELECT leaselock.release_lock('named', 'holder of named')},
+	'break' => q{SELECT leaselock.lease_break('break', FENCE)},
+	'block' => q{BEGIN; SELECT state FROM leaselock.lease_release('TICKET'); NOTIFY told; COMMIT},
+	'pipeline' => undef,
+	'alone' => q{SELECT state FROM leaselock.lease_release('TICKET')});
+my %behind = map { $_ => 1 } 'ticket', 'owner', 'named', 'break';
+my %client;
+foreach my $name (sort keys %release)
+{
+	my ($ticket, $fence) = split /\|/, $primary->safe_psql('postgres', $name eq 'named' ?
+		q{SELECT 0, leaselock.try_lock('named', 'holder of named', '1 h')} :
+		qq{SELECT ticket, fence FROM leaselock.lease_acquire('$name', 'holder of $name', '300 s')});
+	$primary->safe_psql('postgres', qq{
+		SELECT FROM leaselock.lease_acquire('$name', 'behind $name', '300 s', '300 s')}) if $behind{$name};
+	$client{$name} = { out => '', err => '', ticket => $ticket, fence => $fence };
+}
+append_to_file("$files/pipeline", qq{
+\\startpipeline
+SELECT leaselock.lease_release('$client{pipeline}{ticket}');
+SELECT 1;
+\\endpipeline
+});
+$standby->stop;
+
+foreach my $name (sort keys %client)
+{
+	my $client = $client{$name};
+	my $connstr = $primary->connstr('postgres') . " application_name=$name";
+	my $sql = ($release{$name} // '') =~ s/TICKET/$client->{ticket}/r =~ s/FENCE/$client->{fence}/r;
+	my @command = $name eq 'pipeline' ?
+	  ('pgbench', '-n', '-M', 'extended', '-t', '1', '-f', "$files/pipeline", $connstr) :
+	  ('psql', '-XAtq', '-d', $connstr, '-c', $sql);
+
+	$client->{run} = IPC::Run::start([ @command ], '<', \undef, '>', \$client->{out}, '2>', \$client->{err});
+}
+$client{alone}{run}->finish;
+is($client{alone}{out}, "released\n", 'a release that hands the lock to nobody does not wait for a standby');
+delete $client{alone};
+foreach my $name (sort keys %client)
+{
+	ok($primary->poll_query_until('postgres',
+			"SELECT count(*) = 1 FROM pg_stat_activity WHERE application_name = '$name' AND wait_event = 'SyncRep'"),
+		($behind{$name} ? 'a hand-over waits' : 'a release beside other statements waits') . " for the standby: $name");
+}
+is($primary->safe_psql('postgres', q{
+		SELECT count(*) FROM leaselock.lease_status WHERE owner LIKE 'behind %'}),
+	'0', 'and meanwhile nobody has the lock by it');
+$standby->start;
+foreach my $name (sort keys %client)
+{
+	ok($client{$name}{run}->finish, "it goes on when the standby is there: $name") or diag($client{$name}{err});
+}
+$primary->wait_for_catchup($standby, 'replay', $primary->lsn('flush'));
+is($standby->safe_psql('postgres', q{
+		SELECT string_agg(owner, ', ' ORDER BY owner) FROM leaselock.lease_status WHERE owner LIKE 'behind %'}),
+	'behind break, behind named, behind owner, behind ticket', 'which then knows of the hand-overs');
+
 my ($waiting, $kept) = split /\n/, $primary->safe_psql('postgres', q{
 	SELECT FROM leaselock.lease_acquire('turn', 'holder', '300 s');
 	SELECT ticket FROM leaselock.lease_acquire('turn', 'waiter', wait => '300 s');
 	SELECT ticket FROM leaselock.lease_acquire('kept', 'holder', '300 s')}) =~ s/^\n+//r;
-$standby = synchronous_standby('third');
 $standby->stop;
 
 my %request = map { $_ => $primary->safe_psql('postgres', 'SELECT gen_random_uuid()') } 'on', 'local', 'off';

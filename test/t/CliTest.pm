@@ -9,11 +9,15 @@ use warnings FATAL => 'all';
 use Exporter qw(import);
 use IPC::Run;
 use JSON::PP;
+use POSIX ();
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(usleep);
+use Time::HiRes qw(time usleep);
 
-our @EXPORT = qw(need_program use_server cli cli_json start_cli finish wait_until);
+our @EXPORT = qw(
+  need_program use_server cli cli_json start_cli finish wait_until
+  spawn_cli reap_cli run_many control_characters
+);
 
 # What was started with nohup, or in the background of a shell, ignores these, and
 # so would the program, which must not be told by that.
@@ -91,6 +95,120 @@ sub finish
 	return $status & 127 ? -($status & 127) : $status >> 8;
 }
 
+# ---------------------------------------------------------------------
+# Many of them, and with files of ours as their output
+# ---------------------------------------------------------------------
+
+my $files = 0;
+my $directory;
+
+# spawn_cli(ARGUMENTS, OPTIONS): the program in the background, its output in
+# files; with fork and exec alone, so that hundreds are no matter.  OPTIONS: "in",
+# "out" and "err", paths or open handles; "closed", descriptors that are closed;
+# "close", handles of the test's; "dir", where it runs; "program", what runs.
+sub spawn_cli
+{
+	my ($arguments, %options) = @_;
+	my %client = (until => time + $PostgreSQL::Test::Utils::timeout_default);
+
+	$directory //= PostgreSQL::Test::Utils::tempdir();
+	foreach my $stream (qw(out err))
+	{
+		$client{$stream} = $options{$stream} // "$directory/" . $files++;
+	}
+	# emptied here, so that it is there for whoever looks
+	foreach my $path (grep { !ref } @client{qw(out err)})
+	{
+		open my $file, '>>', $path or die "$path: $!";
+	}
+	$client{pid} = fork // die "no process: $!";
+	return \%client if $client{pid};
+
+	eval { become_cli($arguments, \%client, %options) };
+	warn $@ if $@;
+	POSIX::_exit(255);
+}
+
+# become_cli(): in the new process
+sub become_cli
+{
+	my ($arguments, $client, %options) = @_;
+	my @handles = ($options{in} // '/dev/null', @$client{qw(out err)});
+	my @command = ($options{program} // 'leaselock', @$arguments);
+
+	%ENV = (%ENV, %connection);
+	foreach my $fd (0 .. 2)
+	{
+		my $file = $handles[$fd];
+		if (!ref $handles[$fd])
+		{
+			undef $file;
+			open $file, ($fd ? '>>' : '<'), $handles[$fd] or die "$handles[$fd]: $!";
+		}
+		POSIX::dup2(fileno $file, $fd) if fileno $file != $fd;
+	}
+	close $_ foreach @{ $options{close} // [] };
+	if ($options{dir}) { chdir $options{dir} or die "$options{dir}: $!" }
+	$SIG{$_} = 'DEFAULT' foreach qw(HUP INT QUIT USR1 USR2 PIPE);
+	POSIX::close($_) foreach @{ $options{closed} // [] };
+	no warnings 'exec';
+	exec { $command[0] } @command;
+	return;
+}
+
+# has_ended(CLIENT): if so, fills in "rc", as finish(), "out" and "err".  One that
+# takes much too long is killed, and its "rc" is "hangs".
+sub has_ended
+{
+	my ($client) = @_;
+	my $ended = waitpid($client->{pid}, POSIX::WNOHANG) == $client->{pid};
+
+	return 0 if !$ended && time < $client->{until};
+	$client->{rc} = $? & 127 ? -($? & 127) : $? >> 8;
+	if (!$ended)
+	{
+		kill 'KILL', $client->{pid};
+		waitpid $client->{pid}, 0;
+		$client->{rc} = 'hangs';
+	}
+	foreach my $stream (qw(out err))
+	{
+		$client->{$stream} = ref $client->{$stream} || $client->{$stream} =~ m{^/dev/} ?
+		  '' : PostgreSQL::Test::Utils::slurp_file($client->{$stream});
+	}
+	return 1;
+}
+
+# reap_cli(CLIENT): waits for its end
+sub reap_cli
+{
+	my ($client) = @_;
+
+	usleep(5_000) until has_ended($client);
+	return $client;
+}
+
+# run_many(COUNT, CASES): so many at once, each case a list for spawn_cli();
+# returns their clients in that order
+sub run_many
+{
+	my ($count, @cases) = @_;
+	my (@clients, @running);
+
+	while (@cases || @running)
+	{
+		while (@cases && @running < $count)
+		{
+			push @running, spawn_cli(@{ shift @cases });
+			push @clients, $running[-1];
+		}
+		my @others = grep { !has_ended($_) } @running;
+		usleep(5_000) if @others == @running;
+		@running = @others;
+	}
+	return @clients;
+}
+
 # wait_until(SUB): until it returns something true, which is returned; false if
 # that takes too long
 sub wait_until
@@ -104,6 +222,18 @@ sub wait_until
 		usleep(50_000);
 	}
 	return 0;
+}
+
+# control_characters(BYTES): those of C0 but for the newline, DEL and C1, as UTF-8
+# or as bytes that are no part of it
+sub control_characters
+{
+	my ($bytes) = @_;
+
+	$bytes =~ s/\xC2[\xA0-\xBF]|[\xC3-\xDF][\x80-\xBF]|\xE0[\xA0-\xBF][\x80-\xBF]
+		|[\xE1-\xEC\xEE\xEF][\x80-\xBF]{2}|\xED[\x80-\x9F][\x80-\xBF]
+		|\xF0[\x90-\xBF][\x80-\xBF]{2}|[\xF1-\xF3][\x80-\xBF]{3}|\xF4[\x80-\x8F][\x80-\xBF]{2}//gx;
+	return join ' ', map { sprintf '%02X', ord } $bytes =~ /[\x00-\x09\x0B-\x1F\x7F-\x9F]/g;
 }
 
 1;

@@ -20,7 +20,7 @@ our @EXPORT = qw(
   new_node promote_standby node_outcome
   session outcome begin awaited
   start_pgbench clients_at_gate
-  logged_errors internal_errors
+  logged_errors internal_errors crashes unsound
 );
 
 # ---------------------------------------------------------------------
@@ -179,6 +179,47 @@ sub internal_errors
 	my ($node) = @_;
 	return grep { / XX\w{3} / || / PANIC:/ }
 	  split /\n/, slurp_file($node->logfile);
+}
+
+# crashes(NODE): what the server says of backends that died
+sub crashes
+{
+	my ($node) = @_;
+	return slurp_file($node->logfile) =~
+	  /^.*(?:terminated by signal|terminated by exception|TRAP:|interrupted; last known up).*$/mg;
+}
+
+# ---------------------------------------------------------------------
+# The tables and their indexes
+# ---------------------------------------------------------------------
+
+# unsound(NODE, DATABASE): what amcheck finds wrong with the tables of the
+# extension and with their b-tree indexes, each of which must have an entry for
+# every row.  What maintenance has left behind half made is passed over.
+sub unsound
+{
+	my ($node, $database) = @_;
+	my @objects = split /\n/, $node->safe_psql($database // 'postgres', q{
+		SELECT format('bt_index_check(%L::regclass, true)', i.indexrelid::regclass)
+		FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am a ON a.oid = c.relam
+		WHERE c.relnamespace = 'leaselock'::regnamespace AND a.amname = 'btree' AND i.indisvalid
+		UNION ALL
+		SELECT format('verify_heapam(%L::regclass)', c.oid::regclass) FROM pg_class c
+		WHERE c.relnamespace = 'leaselock'::regnamespace AND c.relkind = 'r'
+		ORDER BY 1});
+	my @found = @objects < 13 ? 'too few tables and indexes' : ();
+
+	$node->safe_psql($database // 'postgres', q{
+		SET client_min_messages = warning;
+		CREATE SCHEMA IF NOT EXISTS amcheck;
+		CREATE EXTENSION IF NOT EXISTS amcheck SCHEMA amcheck});
+	foreach my $object (@objects)
+	{
+		my ($rc, $out, $err) = $node->psql($database // 'postgres',
+			"SELECT * FROM amcheck.$object");
+		push @found, "$object: $out$err" if $rc != 0 || $out ne '';
+	}
+	return @found;
 }
 
 1;

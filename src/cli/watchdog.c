@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * guard.c
+ * watchdog.c
  *	  The process that ends the command when the lease ends.
  *
  * It shares nothing with the program but a socket, over which it gets its
@@ -67,7 +67,7 @@ carry_out(Orders *orders, int fd)
 {
 	Instant		present = now();
 	bool		kill_it = present >= orders->kill_at;
-	char		report = kill_it ? GUARD_KILLED : GUARD_TERMINATED;
+	char		report = kill_it ? WATCHDOG_KILLED : WATCHDOG_TERMINATED;
 
 	if (orders->group == 0 || (!kill_it && present < orders->term_at))
 		return;
@@ -86,7 +86,7 @@ carry_out(Orders *orders, int fd)
 }
 
 static void
-stand_guard(int fd)
+keep_watch(int fd)
 {
 	Orders		orders = {0, INT64_MAX, INT64_MAX};
 
@@ -118,77 +118,77 @@ stand_guard(int fd)
 }
 
 /*
- * start_guard
- *	  False if there can be no guard.
+ * start_watchdog
+ *	  False if there can be no watchdog.
  */
 bool
-start_guard(Guard *guard, const Link *link)
+start_watchdog(Watchdog *watchdog, const Link *link)
 {
 	int			fds[2];
 
 	if (socketpair(AF_UNIX, SOCK_STREAM, 0, fds) != 0)
 		return false;
-	guard->pid = fork();
-	if (guard->pid == 0)
+	watchdog->pid = fork();
+	if (watchdog->pid == 0)
 	{
 		close(fds[0]);
 		stand_apart(fds[1], link);
-		stand_guard(fds[1]);
+		keep_watch(fds[1]);
 	}
 	close(fds[1]);
-	guard->fd = fds[0];
-	fcntl(guard->fd, F_SETFD, FD_CLOEXEC);
-	fcntl(guard->fd, F_SETFL, O_NONBLOCK);
-	if (guard->pid > 0)
+	watchdog->fd = fds[0];
+	fcntl(watchdog->fd, F_SETFD, FD_CLOEXEC);
+	fcntl(watchdog->fd, F_SETFL, O_NONBLOCK);
+	if (watchdog->pid > 0)
 	{
 		/* both do it, so that it is done whoever runs first */
-		setpgid(guard->pid, guard->pid);
+		setpgid(watchdog->pid, watchdog->pid);
 		return true;
 	}
-	close(guard->fd);
+	close(watchdog->fd);
 	return false;
 }
 
 /*
- * order_guard
- *	  New orders in place of the old.  False if the guard is gone.
+ * order_watchdog
+ *	  New orders in place of the old.  False if the watchdog is gone.
  */
 bool
-order_guard(const Guard *guard, const Orders *orders)
+order_watchdog(const Watchdog *watchdog, const Orders *orders)
 {
-	return send(guard->fd, orders, sizeof(*orders), MSG_NOSIGNAL) ==
+	return send(watchdog->fd, orders, sizeof(*orders), MSG_NOSIGNAL) ==
 		(ssize_t) sizeof(*orders);
 }
 
 /*
- * hear_guard
- *	  What the guard has done since; GUARD_GONE if it is no more.
+ * hear_watchdog
+ *	  What the watchdog has done since; WATCHDOG_GONE if it is no more.
  */
 int
-hear_guard(const Guard *guard)
+hear_watchdog(const Watchdog *watchdog)
 {
 	char		report;
-	ssize_t		size = recv(guard->fd, &report, 1, 0);
+	ssize_t		size = recv(watchdog->fd, &report, 1, 0);
 
 	if (size == 1)
 		return report;
 	return size < 0 && (errno == EAGAIN || errno == EINTR) ?
-		GUARD_SILENT : GUARD_GONE;
+		WATCHDOG_SILENT : WATCHDOG_GONE;
 }
 
 /*
- * dismiss_guard
+ * dismiss_watchdog
  *	  The command is no more.
  */
 void
-dismiss_guard(Guard *guard)
+dismiss_watchdog(Watchdog *watchdog)
 {
 	Orders		none;
 
 	memset(&none, 0, sizeof(none));
-	order_guard(guard, &none);
-	close(guard->fd);
-	guard->fd = -1;
-	while (waitpid(guard->pid, NULL, 0) < 0 && errno == EINTR)
+	order_watchdog(watchdog, &none);
+	close(watchdog->fd);
+	watchdog->fd = -1;
+	while (waitpid(watchdog->pid, NULL, 0) < 0 && errno == EINTR)
 		;
 }

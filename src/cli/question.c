@@ -1,0 +1,264 @@
+/*-------------------------------------------------------------------------
+ *
+ * question.c
+ *	  What can be asked of the server, and what an answer must be like.
+ *
+ * Whoever answers need not be the server that was meant: an answer is used
+ * only if it is one to the question, with all of its columns, a known state
+ * and numbers within their bounds.
+ *
+ * Copyright (c) 2026, leaselock contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+#define TICKET_COLUMNS \
+	"SELECT t.state, t.ticket, t.scope, t.name, t.owner, t.fence, t.depth," \
+	" t.\"position\", t.expires_at, t.wait_until, t.remaining_ms," \
+	" t.next_call_ms, t.holder, t.holder_role, t.request_id," \
+	" pg_catalog.row_to_json(t) AS json FROM leaselock."
+
+#define STATUS_COLUMNS \
+	"SELECT s.scope, s.name, s.owner, s.role, s.fence, s.depth, s.waiters," \
+	" s.remaining_ms, s.lapsed, pg_catalog.row_to_json(s) AS json" \
+	" FROM leaselock."
+
+/* The same once more: what the answer must name, in this order. */
+static const char *const ticket_columns[] = {
+	"state", "ticket", "scope", "name", "owner", "fence", "depth", "position",
+	"expires_at", "wait_until", "remaining_ms", "next_call_ms", "holder",
+	"holder_role", "request_id", "json", NULL
+};
+static const char *const status_columns[] = {
+	"scope", "name", "owner", "role", "fence", "depth", "waiters",
+	"remaining_ms", "lapsed", "json", NULL
+};
+static const char *const break_columns[] = {"broken", "json", NULL};
+
+#define SECONDS(parameter) \
+	"pg_catalog.make_interval(secs => " parameter "::pg_catalog.float8)"
+
+/* By Ask. */
+const Question questions[] = {
+	[ASK_ACQUIRE] = {
+		TICKET_COLUMNS "lease_acquire(name => $1, owner => $2,"
+		" lease => " SECONDS("$3") ", wait => " SECONDS("$4") ","
+		" scope => $5, request_id => $6) AS t", 6, ticket_columns, 1, 1
+	},
+	[ASK_GET] = {
+		TICKET_COLUMNS "lease_get($1) AS t", 1, ticket_columns, 1, 1
+	},
+	[ASK_RENEW] = {
+		TICKET_COLUMNS "lease_renew($1, " SECONDS("$2") ") AS t", 2,
+		ticket_columns, 1, 1
+	},
+	[ASK_RELEASE] = {
+		TICKET_COLUMNS "lease_release($1) AS t", 1, ticket_columns, 1, 1
+	},
+	[ASK_STATUS] = {
+		STATUS_COLUMNS "lease_status AS s"
+		" WHERE $1::pg_catalog.text IS NULL"
+		" OR s.scope OPERATOR(pg_catalog.=) $1"
+		" ORDER BY s.scope COLLATE pg_catalog.\"C\","
+		" s.name COLLATE pg_catalog.\"C\"", 1, status_columns, 0, INT32_MAX
+	},
+	[ASK_PEEK] = {
+		STATUS_COLUMNS "lease_peek($1, $2) AS s", 2, status_columns, 0, 1
+	},
+	[ASK_BREAK] = {
+		"SELECT r.broken, pg_catalog.row_to_json(r) AS json FROM ("
+		"SELECT b AS broken, $3::pg_catalog.text AS scope,"
+		" $1::pg_catalog.text AS name, $2::pg_catalog.int8 AS fence"
+		" FROM leaselock.lease_break($1, $2, $3) AS b) AS r", 3,
+		break_columns, 1, 1
+	},
+};
+
+/* ---------------------------------------------------------------------
+ * Tickets
+ * ---------------------------------------------------------------------
+ */
+
+/* What a ticket's state means for whoever asked. */
+static const struct
+{
+	const char *state;
+	ExitCode	code;
+}			states[] = {
+	{"held", EXIT_DONE},
+	{"waiting", EXIT_NOT_HELD},
+	{"contended", EXIT_NOT_HELD},
+	{"deadlock", EXIT_NOT_HELD},
+	{"timed_out", EXIT_NOT_HELD},
+	{"released", EXIT_LOST},
+	{"expired", EXIT_LOST},
+	{"cancelled", EXIT_LOST},
+	{"broken", EXIT_LOST},
+	{"gone", EXIT_LOST},
+};
+
+#define STATES ((int) (sizeof(states) / sizeof(states[0])))
+
+static int
+find_state(const char *state)
+{
+	for (int i = 0; i < STATES; i++)
+		if (strcmp(states[i].state, state) == 0)
+			return i;
+	return -1;
+}
+
+/*
+ * ticket_exit_code
+ *	  DONE: the ticket holds the lock.  NOT_HELD: it does not, and one may try
+ *	  again.  LOST: it is over.
+ */
+ExitCode
+ticket_exit_code(const char *state)
+{
+	int			i = find_state(state);
+
+	return i < 0 ? EXIT_LOST : states[i].code;
+}
+
+bool
+ticket_is_live(const char *state)
+{
+	return strcmp(state, "held") == 0 || strcmp(state, "waiting") == 0;
+}
+
+/*
+ * column
+ *	  A value of the first row, "" for NULL.
+ */
+static const char *
+column(const PGresult *answer, const char *name)
+{
+	int			i = PQfnumber(answer, name);
+
+	return i < 0 || PQgetisnull(answer, 0, i) ? "" : PQgetvalue(answer, 0, i);
+}
+
+/*
+ * read_ticket
+ *	  Everything but asked_at, which only the one who asked knows.
+ */
+void
+read_ticket(const PGresult *answer, Ticket *ticket)
+{
+	snprintf(ticket->state, sizeof(ticket->state), "%s",
+			 column(answer, "state"));
+	snprintf(ticket->ticket, sizeof(ticket->ticket), "%s",
+			 column(answer, "ticket"));
+	snprintf(ticket->fence, sizeof(ticket->fence), "%s",
+			 column(answer, "fence"));
+	snprintf(ticket->holder, sizeof(ticket->holder), "%s",
+			 column(answer, "holder"));
+	ticket->position = atoi(column(answer, "position"));
+	ticket->remaining_ms = strtoll(column(answer, "remaining_ms"), NULL, 10);
+	ticket->next_call_ms = strtoll(column(answer, "next_call_ms"), NULL, 10);
+}
+
+/* ---------------------------------------------------------------------
+ * What an answer must be like
+ * ---------------------------------------------------------------------
+ */
+
+bool
+is_uuid(const char *value)
+{
+	static const char pattern[] = "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx";
+	size_t		i = 0;
+
+	for (; pattern[i] && value[i]; i++)
+		if (pattern[i] == '-' ? value[i] != '-' :
+			!strchr("0123456789abcdefABCDEF", value[i]))
+			return false;
+	return pattern[i] == value[i];
+}
+
+/*
+ * is_number
+ *	  A whole number within these bounds.
+ */
+bool
+is_number(const char *value, int64_t least, int64_t most)
+{
+	long long	number;
+
+	if (value[0] == '\0' || value[strspn(value, "0123456789")] != '\0')
+		return false;
+	errno = 0;
+	number = strtoll(value, NULL, 10);
+	return errno == 0 && number >= least && number <= most;
+}
+
+/*
+ * number_is_sound
+ *	  The same of a column.  What need not be there may be NULL.
+ */
+static bool
+number_is_sound(const PGresult *answer, const char *name, bool needed,
+				int64_t least, int64_t most)
+{
+	const char *value = column(answer, name);
+
+	return value[0] == '\0' ? !needed : is_number(value, least, most);
+}
+
+static bool
+ticket_is_sound(const PGresult *answer)
+{
+	const char *state = column(answer, "state");
+	const char *ticket = column(answer, "ticket");
+	const int64_t most_ms = (int64_t) (MAX_SECONDS * 1000);
+	bool		held = strcmp(state, "held") == 0;
+	bool		live = ticket_is_live(state);
+
+	return find_state(state) >= 0 &&
+		(ticket[0] == '\0' ? !live : is_uuid(ticket)) &&
+		number_is_sound(answer, "fence", held, 1, INT64_MAX) &&
+		number_is_sound(answer, "position", false, 0, INT32_MAX) &&
+		number_is_sound(answer, "remaining_ms", live, 0, most_ms) &&
+		number_is_sound(answer, "next_call_ms", live, 0, most_ms);
+}
+
+static bool
+columns_are_sound(const PGresult *answer, const char *const *columns)
+{
+	int			count = 0;
+
+	for (; columns[count]; count++)
+		if (count >= PQnfields(answer) ||
+			strcmp(PQfname(answer, count), columns[count]) != 0)
+			return false;
+	return count == PQnfields(answer);
+}
+
+/*
+ * answer_is_sound
+ *	  Whether it is an answer to the question at all.
+ */
+bool
+answer_is_sound(Ask ask, const PGresult *answer)
+{
+	const Question *question = &questions[ask];
+	int			json = PQnfields(answer) - 1;
+
+	if (!columns_are_sound(answer, question->columns) ||
+		PQntuples(answer) < question->least_rows ||
+		PQntuples(answer) > question->most_rows)
+		return false;
+	for (int row = 0; row < PQntuples(answer); row++)
+		if (PQgetvalue(answer, row, json)[0] != '{')
+			return false;
+	if (question->columns == break_columns)
+		return strchr("tf", PQgetvalue(answer, 0, 0)[0]) != NULL &&
+			PQgetlength(answer, 0, 0) == 1;
+	return question->columns != ticket_columns || ticket_is_sound(answer);
+}
