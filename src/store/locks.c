@@ -157,7 +157,7 @@ scan_locks(List *rows, ScanKey keys, int nkeys, int count)
  * ----------------------------------------------------------------------
  */
 
-#define PLACES	1024
+#define PLACES	8192
 
 typedef struct Place
 {

@@ -27,6 +27,7 @@
 #include "access/xact.h"
 #include "common/pg_prng.h"
 #include "storage/bufmgr.h"
+#include "storage/smgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
@@ -124,6 +125,20 @@ store_close_scan(TableScan *scan)
 }
 
 /*
+ * Whether a page is part of a table.  What is remembered of the table's size
+ * does, where it covers the page: the table is locked, and whoever cuts pages
+ * off it told this session before it could be.
+ */
+static bool
+has_page(Relation rel, BlockNumber block)
+{
+	BlockNumber known = RelationGetSmgr(rel)->smgr_cached_nblocks[MAIN_FORKNUM];
+
+	return (known != InvalidBlockNumber && block < known) ||
+		block < RelationGetNumberOfBlocks(rel);
+}
+
+/*
  * Reads the row at a place where it was found before; false if the version
  * there is not visible any more.  It may be another row by now, or the page may
  * have been cut off the table.
@@ -140,7 +155,7 @@ store_read_row(StoreRelation table, ItemPointer tid, RowReader reader,
 
 	tuple.t_self = *tid;
 	buffer = InvalidBuffer;
-	counts = ItemPointerGetBlockNumber(tid) < RelationGetNumberOfBlocks(rel) &&
+	counts = has_page(rel, ItemPointerGetBlockNumber(tid)) &&
 		heap_fetch(rel, server_snapshot(snapshot), &tuple, &buffer, false);
 	if (counts && IsolationIsSerializable())
 	{
