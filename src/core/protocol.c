@@ -617,6 +617,7 @@ carry_out_with(LeaseEvent *event, const TicketRow *ticket, unsigned busy,
 		call.view.has_ticket = true;
 		call.view.ticket = *ticket;
 	}
+	store_begin_event();
 	for (read_rows(&call);;)
 	{
 		plan = decide(&call.view, event, call.now);
@@ -643,6 +644,7 @@ carry_out_with(LeaseEvent *event, const TicketRow *ticket, unsigned busy,
 		}
 	}
 	set_outcome(&call, &plan, outcome);
+	store_end_event();
 }
 
 /* carry_out_with for everybody but housekeeping. */

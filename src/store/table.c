@@ -366,6 +366,41 @@ static LOCKMODE table_mode = AccessShareLock;
 static LOCKMODE close_mode = AccessShareLock;
 
 /*
+ * Tables that are open while an event is carried out, so that each is opened
+ * once.  An error closes them, by their resource owner; what is left here then
+ * is forgotten when the next call begins.
+ */
+static Relation open_tables[REL_LAST_TABLE + 1];
+static bool keeps_open = false;
+
+static void
+forget_open_tables(void)
+{
+	keeps_open = false;
+	memset(open_tables, 0, sizeof(open_tables));
+}
+
+/* From now on tables stay open. */
+void
+store_begin_event(void)
+{
+	forget_open_tables();
+	keeps_open = true;
+}
+
+/* Closes them. */
+void
+store_end_event(void)
+{
+	for (int table = 0; table <= REL_LAST_TABLE; table++)
+	{
+		if (open_tables[table] != NULL)
+			table_close(open_tables[table], close_mode);
+	}
+	forget_open_tables();
+}
+
+/*
  * Begins what SQL has called, before it reads.  A call that may write locks
  * tables from the start as a write does, and until the transaction ends: to
  * lock them more strongly later would make a deadlock with REINDEX, which
@@ -375,6 +410,7 @@ static LOCKMODE close_mode = AccessShareLock;
 void
 store_begin_call(bool may_write)
 {
+	forget_open_tables();
 	table_mode = may_write ? RowExclusiveLock : AccessShareLock;
 	close_mode = may_write ? NoLock : AccessShareLock;
 }
@@ -383,6 +419,8 @@ store_begin_call(bool may_write)
 Relation
 store_open_table(StoreRelation table)
 {
+	if (open_tables[table] != NULL)
+		return open_tables[table];
 	for (;;)
 	{
 		Oid			oid = find_table(table);
@@ -393,6 +431,8 @@ store_open_table(StoreRelation table)
 			if (!known[table].checked)
 				check_table(table, rel);
 			known[table].checked = true;
+			if (keeps_open)
+				open_tables[table] = rel;
 			return rel;
 		}
 		/* dropped, or changed, between the look-up and the lock */
@@ -402,11 +442,12 @@ store_open_table(StoreRelation table)
 	}
 }
 
-/* Closes it, after reading. */
+/* Closes it, unless it is kept open. */
 void
 store_close_table(Relation rel)
 {
-	table_close(rel, close_mode);
+	if (!keeps_open)
+		table_close(rel, close_mode);
 }
 
 /* Whether a table has no pages, which costs less than a scan to see. */
@@ -609,13 +650,16 @@ store_load_installation(void)
 {
 	LOCKMODE	old_table_mode = table_mode;
 	LOCKMODE	old_close_mode = close_mode;
+	bool		old_keeps_open = keeps_open;
 	TableScan  *scan;
 	HeapTuple	tuple;
 
 	if (find_table(REL_INSTALLATION) == installation_read)
 		return &installation;
 	/* a call's arguments may need it, before the call has begun */
-	store_begin_call(false);
+	table_mode = AccessShareLock;
+	close_mode = AccessShareLock;
+	keeps_open = false;
 	scan = store_open_scan(REL_INSTALLATION, REL_NONE, NULL, 0);
 	tuple = store_next_row(scan, ForwardScanDirection);
 	if (!HeapTupleIsValid(tuple))
@@ -624,5 +668,6 @@ store_load_installation(void)
 	store_close_scan(scan);
 	table_mode = old_table_mode;
 	close_mode = old_close_mode;
+	keeps_open = old_keeps_open;
 	return &installation;
 }

@@ -74,6 +74,8 @@ extern void store_report_row(StoreRelation table, const char *problem);
 extern void store_check_result(const char *function, TupleDesc desc,
 							   const Oid *types, int columns);
 extern void store_begin_call(bool may_write);
+extern void store_begin_event(void);
+extern void store_end_event(void);
 extern Relation store_open_table(StoreRelation table);
 extern void store_close_table(Relation rel);
 extern bool store_is_empty(StoreRelation table);
