@@ -424,6 +424,7 @@ sub block
 	{
 		my $savepoint = chance(0.5) && defined run($client, 'savepoint', 'SAVEPOINT s');
 
+		last if !$client->{block} || $client->{failed};
 		any((\&one_call) x 2, \&write_row, \&acquire)->($client);
 		if ($savepoint && $client->{block} && ($client->{failed} || chance(0.2)))
 		{
