@@ -365,7 +365,7 @@ foreach my $call (q{CALL leaselock.lease_acquire_wait('slept', 'w', wait => '100
 
 	as('dbo', q{SELECT leaselock.try_lock('slept', 'x', '1 h')});
 	my $queued = as('stranger', q{SELECT ticket FROM leaselock.lease_acquire('slept', 'v', wait => '100 s')});
-	begin($waiter, sprintf $call, $queued);
+	begin($waiter, $call =~ s{%s}{$queued}r);
 	ok($node->poll_query_until('app', q{SELECT EXISTS (SELECT FROM leaselock.tickets WHERE waiter_pid IS NOT NULL)}), "$call: somebody waits");
 	is(as('dbo', 'BEGIN; DROP EXTENSION leaselock; CREATE EXTENSION leaselock; COMMIT'), '', "$call: the extension is made anew");
 	like(told($waiter), qr/^(?:[-0-9a-f]*\|?gone\|\||55\w{3}|42\w{3}|3F000)$/, "$call: the wait ends with an answer or an error that says so");
