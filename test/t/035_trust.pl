@@ -358,6 +358,21 @@ is( as('dbo', q{BEGIN; SELECT leaselock.try_lock('x', 'o', '1 h') > 0; DROP EXTE
 		SELECT leaselock.try_lock('x', 'p', '1 h') > 0; COMMIT; SELECT owner FROM leaselock.lease_peek('x')}), "t\nt\np", 'dropped and made again in one transaction');
 works('after that');
 
+# while somebody sleeps in a wait: his ticket is gone, and so is the procedure
+foreach my $call (q{CALL leaselock.lease_acquire_wait('slept', 'w', wait => '100 s')}, q{CALL leaselock.lease_wait('%s')})
+{
+	my $waiter = database_session('stranger');
+
+	as('dbo', q{SELECT leaselock.try_lock('slept', 'x', '1 h')});
+	my $queued = as('stranger', q{SELECT ticket FROM leaselock.lease_acquire('slept', 'v', wait => '100 s')});
+	begin($waiter, $call =~ s{%s}{$queued}r);
+	ok($node->poll_query_until('app', q{SELECT EXISTS (SELECT FROM leaselock.tickets WHERE waiter_pid IS NOT NULL)}), "$call: somebody waits");
+	is(as('dbo', 'BEGIN; DROP EXTENSION leaselock; CREATE EXTENSION leaselock; COMMIT'), '', "$call: the extension is made anew");
+	like(told($waiter), qr/^(?:[-0-9a-f]*\|?gone\|\||55\w{3}|42\w{3}|3F000)$/, "$call: the wait ends with an answer or an error that says so");
+	is(told($waiter, q{SELECT state FROM leaselock.lease_acquire('slept', 'w')}), 'held', "$call: and the session goes on");
+	eval { $waiter->quit };
+}
+
 # ---------------------------------------------------------------------
 # The library of another version than the objects
 # ---------------------------------------------------------------------
