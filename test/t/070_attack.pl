@@ -548,7 +548,7 @@ sub maintain
 	my ($until, $drops) = @_;
 	my $client = { name => 'maintenance', role => scalar getpwuid($>), level => '', drops => $drops };
 	my @tables = map { "leaselock.$_" } qw(locks locks tickets tickets tickets blockers scopes floor);
-	my @indexes = map { "leaselock.$_" } qw(locks_pkey tickets_pkey tickets_ticket tickets_place tickets_owner blockers_owner);
+	my @indexes = map { "leaselock.$_" } qw(locks_pkey tickets_request tickets_ticket tickets_place tickets_waiter blockers_owner);
 	# two holders of one lock would be seen here, as far as a look may be lucky
 	my $look = q{
 		SELECT name FROM leaselock.lease_status GROUP BY name HAVING count(*) > 1
@@ -566,7 +566,7 @@ sub maintain
 				[ 'reindex', 'REINDEX TABLE ' . any(@tables) ],
 				[ 'vacuum full', 'VACUUM FULL ' . any(@tables) ],
 				[ 'vacuum', 'VACUUM ' . any(@tables) ],
-				[ 'cluster', any('CLUSTER leaselock.locks USING locks_pkey', 'CLUSTER leaselock.tickets USING tickets_place') ],
+				[ 'cluster', any('CLUSTER leaselock.locks USING locks_pkey', 'CLUSTER leaselock.tickets USING tickets_ticket') ],
 				[ 'create index concurrently', 'CREATE INDEX CONCURRENTLY dba ON ' . any('leaselock.tickets (state)', 'leaselock.tickets USING hash (owner)', 'leaselock.locks (fence)') ],
 				(map { [ 'look', $look ] } 1 .. 4),
 				(map { $drops ? [ 'drop and create extension', any(
