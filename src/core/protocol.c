@@ -114,9 +114,8 @@ read_rows(Call *call)
 {
 	LeaseView	   *view = &call->view;
 
-	if (view->has_ticket)
-		reload_ticket(view);
-	else
+	/* a ticket that was passed was loaded just before */
+	if (!view->has_ticket)
 		load_request(call);
 	store_load_lock(&call->event->key, &view->lock);
 	judge_anew(call);
@@ -424,9 +423,20 @@ leave_last_grant(const LockRow *lock)
 		store_forget_blocker(&lock->holder, &lock->key);
 }
 
+/* Before a ticket is put into a queue, which others may believe not to exist. */
+static void
+announce_queues(Call *call)
+{
+	Tag			tag = queues_tag();
+
+	store_announce_queues(!try_tag(&call->tags, &tag, RowShareLock));
+}
+
 static void
 save_rows(Call *call, LeasePlan *plan)
 {
+	if (plan->writes_ticket && plan->ticket.place != 0)
+		announce_queues(call);
 	if (plan->writes_ticket)
 		save_ticket(&plan->ticket);
 	if (plan->writes_head)
@@ -585,7 +595,7 @@ complete(Call *call, LeasePlan *plan)
 		return true;
 	call->event->silent = true;
 	view->has_ticket = true;
-	view->ticket = plan->ticket;
+	view->ticket = plan->ticket;	/* as it was written */
 	view->busy = 0;
 	view->name = NAME_NONE;
 	view->tags = 0;

@@ -87,6 +87,7 @@ static const TableShape table_shapes[] = {
 			NULLABLE(TIMESTAMPTZOID), NULLABLE(INT4OID)
 	}},
 	[REL_BLOCKERS] = {"blockers", 4, {OIDOID, TEXTOID, TEXTOID, TEXTOID}},
+	[REL_QUEUES] = {"queues", 1, {TIMESTAMPTZOID}},
 	[REL_FLOOR] = {"floor", 2, {INT8OID, INT8OID}},
 	[REL_SCOPES] = {"scopes", 4, {TEXTOID, NAMEOID, OIDOID, UUIDOID}}
 };
@@ -107,11 +108,15 @@ typedef struct KnownRelation
 {
 	Oid			oid;
 	bool		checked;
+	bool		is_empty;		/* has no row, or there was none yet to say */
 	int			index_count;	/* of a table, -1: not listed yet */
 	TableIndex	indexes[MAX_INDEXES];
 } KnownRelation;
 
 static KnownRelation known[REL_NONE];
+
+/* Raised each time when that is forgotten. */
+static uint64 generation = 0;
 
 /* What the row of one of them says, and of which. */
 static Installation installation;
@@ -124,9 +129,11 @@ forget_relations(void)
 	{
 		known[i].oid = InvalidOid;
 		known[i].checked = false;
+		known[i].is_empty = false;
 		known[i].index_count = -1;
 	}
 	installation_read = InvalidOid;
+	generation++;
 }
 
 static void
@@ -474,15 +481,41 @@ store_close_table(Relation rel)
 		table_close(rel, close_mode);
 }
 
-/* Whether a table has no pages, which costs less than a scan to see. */
+/*
+ * Whether a table has no pages.  That is remembered until somebody announces
+ * rows of it, so only for tables whose first row is announced.
+ */
 bool
 store_is_empty(StoreRelation table)
 {
-	Relation	rel = store_open_table(table);
-	bool		empty = RelationGetNumberOfBlocks(rel) == 0;
+	Relation	rel;
 
+	(void) find_table(table);
+	if (known[table].is_empty)
+		return true;
+	rel = store_open_table(table);
+	known[table].is_empty = RelationGetNumberOfBlocks(rel) == 0;
 	store_close_table(rel);
-	return empty;
+	return known[table].is_empty;
+}
+
+/*
+ * Tells every session, when the transaction commits, that rows of a table have
+ * changed which it may remember.  They hear of it before they can have a tag
+ * that this transaction holds.
+ */
+void
+store_announce_rows(Relation rel)
+{
+	CacheInvalidateRelcache(rel);
+}
+
+/* Differs from what it was before once something of that was announced. */
+uint64
+store_generation(void)
+{
+	AcceptInvalidationMessages();
+	return generation;
 }
 
 /*

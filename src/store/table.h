@@ -26,6 +26,7 @@ typedef enum StoreRelation
 	REL_LOCKS,
 	REL_TICKETS,
 	REL_BLOCKERS,
+	REL_QUEUES,
 	REL_FLOOR,
 	REL_SCOPES,
 	REL_LAST_TABLE = REL_SCOPES,
@@ -81,6 +82,8 @@ extern void store_end_event(void);
 extern Relation store_open_table(StoreRelation table);
 extern void store_close_table(Relation rel);
 extern bool store_is_empty(StoreRelation table);
+extern void store_announce_rows(Relation rel);
+extern uint64 store_generation(void);
 extern void store_lock_tables(void);
 extern Relation store_open_index(StoreRelation which, Relation rel);
 extern void store_close_index(Relation index);

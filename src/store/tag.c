@@ -20,6 +20,8 @@
  *	scope	 (scope).  RowShareLock by a grant, ExclusiveLock to register the
  *			 scope, so that no grant slips past that.
  *	floor	 ExclusiveLock, by whoever raises the floor of fences.
+ *	queues	 RowShareLock by whoever puts a ticket into a queue, ExclusiveLock
+ *			 to say that there is no queue in this database.
  *
  * Who holds a name tag only tries for queue and ticket tags; who holds a
  * ticket tag only tries for a queue tag and for other ticket tags of that
@@ -187,6 +189,12 @@ Tag
 floor_tag(void)
 {
 	return make_tag(TAG_KIND_FLOOR, NULL, 0);
+}
+
+Tag
+queues_tag(void)
+{
+	return make_tag(TAG_KIND_QUEUES, NULL, 0);
 }
 
 /* What the ticket and liveness tags of a ticket are made from. */
