@@ -12,7 +12,10 @@ use LeaseTest;
 use PostgreSQL::Test::Cluster;
 use Test::More;
 
+# a waiter that nobody polls, and a promotion that nobody has seen, outlast the test
 my $primary = new_node('primary', qq{
+session_preload_libraries = 'leaselock'
+leaselock.waiter_timeout = '1 h'
 max_connections = 20
 wal_keep_size = 512MB
 }, allows_streaming => 1, has_archiving => 1);
