@@ -293,8 +293,6 @@ look_again(const Play *first)
 
 	if (again.ticket < 0)
 		again.ticket = find_ticket(&world, &first->event.ticket);
-	if (again.ticket < 0 || first->event.kind == EVENT_PRUNE_TICKET)
-		return;
 	again.event.kind = EVENT_LOOK;
 	again.event.key = world.lock.key;
 	again.event.ticket = world.tickets[again.ticket].ticket;
@@ -329,9 +327,7 @@ try_paths(const World *world, const LeaseEvent *event, int ticket,
 		cases++;
 		check(PROGRESS, play(&first), &first, "no end");
 		check_outcome(&first, world, &copy);
-		if (first.plan.refusal == NOT_REFUSED &&
-			(event->kind <= EVENT_CANCEL) &&
-			first.plan.state != LEASE_CONTENDED)
+		if (first.wrote && event->kind <= EVENT_CANCEL)
 			look_again(&first);
 	} while (next_path(&path));
 }
@@ -633,7 +629,10 @@ add_waiter(World *world, int who, const Life *life, int64 place)
 	world->attended[world->count - 1] = life->attended;
 }
 
-/* With every passed mark up to the last waiter, and where it says so with roles shut out. */
+/*
+ * With every passed mark up to the last waiter, and perhaps with each role shut
+ * out of the scope.
+ */
 static void
 try_marks(World *world, int length, Effort effort, bool with_access)
 {

@@ -811,7 +811,6 @@ may_become(const Play *play, const World *before, const World *after, int i,
 	return from == to;
 }
 
-/* Broken shares must be so, too. */
 static void
 check_others(const Play *play, const World *before, const World *after)
 {
@@ -1224,7 +1223,7 @@ is_lesser_answer(const Play *play, const Answer *answer)
 	}
 }
 
-/* Where tags were busy for the ticket's own end, that is not written. */
+/* Checks what an event came to in the end. */
 void
 check_outcome(const Play *play, const World *before, const World *after)
 {

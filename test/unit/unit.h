@@ -94,7 +94,7 @@ typedef struct Play
 	int			steps;
 	int			needs;			/* times that tags were needed for the plan */
 	bool		met_busy;		/* some tag was not to be had */
-	bool		had_more;		/* a plan said to look again */
+	bool		wrote;			/* a plan wrote something */
 } Play;
 
 /* world.c */

@@ -500,6 +500,7 @@ write_plan(Play *play)
 	save_rows(&after, play);
 	check_plan(play, &after);
 	*play->world = after;
+	play->wrote = true;
 }
 
 /* Carries out a complete plan; false if there is more to do after it. */
@@ -512,7 +513,6 @@ complete(Play *play)
 		check_plan(play, play->world);
 	if (!play->plan.look_again)
 		return true;
-	play->had_more = true;
 	play->event.silent = true;
 	play->view.has_ticket = true;
 	play->view.ticket = play->plan.ticket;
@@ -530,7 +530,7 @@ play(Play *play)
 	memset(&play->view, 0, sizeof(LeaseView));
 	play->view.busy = play->first_busy;
 	play->met_busy = play->first_busy != 0;
-	play->had_more = false;
+	play->wrote = false;
 	play->needs = 0;
 	memset(&play->head_tagged, 0, sizeof(pg_uuid_t));
 	play->view.has_ticket = play->ticket != -1;
