@@ -102,7 +102,16 @@ REGRESS = \
 	lease_status \
 	clock \
 	search_path \
-	queue \
+	queue_places \
+	queue_positions \
+	queue_promotion \
+	queue_cancel \
+	queue_timeout \
+	queue_request \
+	queue_identity \
+	queue_named_lock \
+	queue_transaction \
+	queue_limit \
 	deadlock \
 	fence_guard \
 	fence_monotonic \
