@@ -43,18 +43,29 @@ require_commit(FunctionCallInfo fcinfo, const char *procedure)
 			 errhint("CALL it by itself: not in a transaction block, a function, an exception block or a pipeline. There, poll with lease_get().")));
 }
 
-/* The row of INOUT arguments; with a ticket it comes first. */
-static Datum
-result_row(FunctionCallInfo fcinfo, const char *procedure, bool with_ticket,
-		   const LeaseAnswer *answer)
+static const Oid result_types[] = {UUIDOID, TEXTOID, INT8OID, TIMESTAMPTZOID};
+
+/*
+ * The type of the row of INOUT arguments; with a ticket that comes first.  To be
+ * asked for before the wait, under which the procedure may be dropped.
+ */
+static TupleDesc
+wait_row_type(FunctionCallInfo fcinfo, const char *procedure,
+			  bool with_ticket)
 {
-	const Oid	types[] = {UUIDOID, TEXTOID, INT8OID, TIMESTAMPTZOID};
+	int			first = with_ticket ? 0 : 1;
+
+	return result_row_type(fcinfo, procedure, result_types + first,
+						   lengthof(result_types) - first);
+}
+
+static Datum
+wait_row(TupleDesc desc, bool with_ticket, const LeaseAnswer *answer)
+{
 	int			first = with_ticket ? 0 : 1;
 	bool		granted = answer->ticket.fence != 0;
-	TupleDesc	desc = result_row_type(fcinfo, procedure, types + first,
-									   lengthof(types) - first);
-	Datum		values[lengthof(types)];
-	bool		nulls[lengthof(types)] = {0};
+	Datum		values[lengthof(result_types)];
+	bool		nulls[lengthof(result_types)] = {0};
 
 	values[0] = UUIDPGetDatum(&answer->ticket.ticket);
 	nulls[0] = !answer->has_ticket;
@@ -72,12 +83,14 @@ leaselock_lease_wait(PG_FUNCTION_ARGS)
 {
 	pg_uuid_t	uuid = *argument_uuid(fcinfo, 0, "ticket");
 	TimestampTz until = DT_NOEND;
+	TupleDesc	desc;
 	LeaseAnswer answer;
 
 	if (!PG_ARGISNULL(1))
 		until = clock_read(NO_TIME) + argument_timeout(fcinfo, 1, "timeout");
 	require_writable("lease_wait()");
 	require_commit(fcinfo, "lease_wait()");
+	desc = wait_row_type(fcinfo, "lease_wait", false);
 
 	lease_look(&uuid, 0, &answer);
 	if (answer.state == LEASE_WAITING)
@@ -88,7 +101,7 @@ leaselock_lease_wait(PG_FUNCTION_ARGS)
 		wait_for_ticket(&ticket, until, &answer);
 		SPI_finish();
 	}
-	return result_row(fcinfo, "lease_wait", false, &answer);
+	return wait_row(desc, false, &answer);
 }
 
 Datum
@@ -96,13 +109,15 @@ leaselock_lease_acquire_wait(PG_FUNCTION_ARGS)
 {
 	int64		wait_us;
 	LeaseEvent	event = acquire_event(fcinfo, &wait_us);
+	TupleDesc	desc;
 	LeaseAnswer answer;
 
 	require_writable("lease_acquire_wait()");
 	require_commit(fcinfo, "lease_acquire_wait()");
+	desc = wait_row_type(fcinfo, "lease_acquire_wait", true);
 
 	SPI_connect_ext(SPI_OPT_NONATOMIC);
 	acquire_and_wait(&event, wait_us, &answer);
 	SPI_finish();
-	return result_row(fcinfo, "lease_acquire_wait", true, &answer);
+	return wait_row(desc, true, &answer);
 }

@@ -359,8 +359,10 @@ fences_are_pending(void)
 
 /*
  * Verifies all pending fences before a commit, in the order of the locks'
- * keys.  The tags are kept until the transaction has ended for everybody else.
- * Raises LS001, and 55P03 or 40P01 if a tag is not to be had.
+ * keys.  The tags are kept until the commit is visible to others, and so is a
+ * lock on the table: in an extension that was dropped and created again the
+ * tags would be others, and grants would pass this commit.  Raises LS001, and
+ * 55P03 or 40P01 if a tag is not to be had.
  */
 void
 fences_verify(void)
@@ -383,16 +385,15 @@ fences_verify(void)
 	qsort(entries, count, sizeof(PendingFence *), compare_entry_locks);
 
 	store_begin_call(false);
+	/* dropping the extension ends every grant */
+	if (count > 0 && !store_hold_table(REL_LOCKS))
+		report_stale_fence(&entries[0]->key.lock, entries[0]->key.fence,
+						   FENCE_UNKNOWN, 0);
 	for (int i = 0; i < count; i++)
 	{
 		LockRow		lock;
-		Tag			tag;
+		Tag			tag = name_tag(&entries[i]->key.lock);
 
-		/* dropping the extension ends every grant */
-		if (!store_is_installed())
-			report_stale_fence(&entries[i]->key.lock, entries[i]->key.fence,
-							   FENCE_UNKNOWN, 0);
-		tag = name_tag(&entries[i]->key.lock);
 		wait_tag(NULL, &tag, RowShareLock);
 		store_load_lock(&entries[i]->key.lock, &lock);
 		verify_fence(&lock, entries[i]->key.fence);

@@ -178,10 +178,14 @@ read_head(Call *call)
 	view->head = head.ticket;
 	view->dead_waiters = head.dead_count;
 	view->dead_place = head.dead_place;
-	/* the tag may be that of one who was the head before */
-	if (!head.exists || memcmp(&call->head_tagged, &head.ticket.ticket,
-							   sizeof(pg_uuid_t)) != 0)
+	if ((view->tags & TAG_HEAD) &&
+		(!head.exists || memcmp(&call->head_tagged, &head.ticket.ticket,
+								sizeof(pg_uuid_t)) != 0))
+	{
+		/* the tag is that of one who was the head before: leave it at that */
 		view->tags &= ~TAG_HEAD;
+		view->busy |= TAG_HEAD;
+	}
 }
 
 static void

@@ -186,7 +186,9 @@ prune_blockers(Prune *prune)
 
 /*
  * Removes what was over "older_us" ago, tickets not before their retention has
- * passed; at most max_rows rows.  Returns how many.
+ * passed; at most max_rows rows.  Returns how many.  If a crash loses that, it
+ * is done again some day, so the commit need not wait, for a standby neither,
+ * with the tags of locks that others may need.
  */
 int64
 lease_prune(int64 older_us, int64 max_rows)
@@ -195,12 +197,14 @@ lease_prune(int64 older_us, int64 max_rows)
 	int64		retained_us = leaselock_ticket_retention * USECS_PER_SEC;
 	Prune		prune = {0};
 
+	begin_losable_write();
 	prune.max_removed = max_rows;
 	prune.before = now - Max(older_us, retained_us);
 	prune_tickets(&prune);
 	prune.before = now - older_us;
 	prune_locks(&prune);
 	prune_blockers(&prune);
+	end_losable_write();
 	return prune.removed;
 }
 

@@ -193,6 +193,30 @@ find_table(StoreRelation table)
 	return known[table].oid;
 }
 
+/*
+ * Locks a table against being dropped, until the transaction ends; false if the
+ * extension is not there.
+ */
+bool
+store_hold_table(StoreRelation table)
+{
+	for (;;)
+	{
+		Oid			oid;
+
+		AcceptInvalidationMessages();
+		if (!OidIsValid(known[table].oid))
+			known[table].oid = find_member(table);
+		oid = known[table].oid;
+		if (!OidIsValid(oid))
+			return false;
+		LockRelationOid(oid, AccessShareLock);
+		if (known[table].oid == oid)
+			return true;
+		UnlockRelationOid(oid, AccessShareLock);
+	}
+}
+
 /* Whether the extension is there, with its tables. */
 bool
 store_is_installed(void)
@@ -532,6 +556,24 @@ store_open_index(StoreRelation which, Relation rel)
 }
 
 /*
+ * Whether an index is one of our unique ones, of whose keys a row never changes
+ * any.
+ */
+static bool
+has_fixed_key(StoreRelation table, Relation rel, Relation index)
+{
+	if (!index->rd_index->indisunique)
+		return false;
+	for (int i = REL_LAST_TABLE + 1; i < REL_NONE; i++)
+	{
+		if (index_shapes[i].table == table &&
+			index_matches(rel, index, &index_shapes[i]))
+			return true;
+	}
+	return false;
+}
+
+/*
  * The indexes of an open table, for whoever adds a row to it.  An index that is
  * not ready for inserts is among them: it may be by the time it is opened.
  */
@@ -556,6 +598,7 @@ store_list_indexes(StoreRelation table, Relation rel, int *count)
 
 		it->indexes[found].oid = lfirst_oid(cell);
 		it->indexes[found].only_if = index_condition(rel, index);
+		it->indexes[found].has_fixed_key = has_fixed_key(table, rel, index);
 		found++;
 		index_close(index, NoLock);
 	}

@@ -65,10 +65,12 @@ typedef struct TableIndex
 {
 	Oid			oid;
 	AttrNumber	only_if;		/* only rows where this is not NULL; 0: all */
+	bool		has_fixed_key;	/* unique, and a row never changes its key */
 } TableIndex;
 
 /* in file table.c */
 extern void store_watch_relations(void);
+extern bool store_hold_table(StoreRelation table);
 extern bool store_is_installed(void);
 extern void store_report_row(StoreRelation table, const char *problem);
 extern void store_check_result(const char *function, TupleDesc desc,

@@ -90,7 +90,7 @@ unique_check(const TableIndex *known, Relation index, bool is_new)
 {
 	if (!index->rd_index->indisunique)
 		return UNIQUE_CHECK_NO;
-	if (!index->rd_index->indisprimary && known->only_if == 0)
+	if (!known->has_fixed_key)
 		return UNIQUE_CHECK_YES;
 	return is_new ? UNIQUE_CHECK_PARTIAL : UNIQUE_CHECK_NO;
 }

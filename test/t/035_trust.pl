@@ -358,6 +358,21 @@ is( as('dbo', q{BEGIN; SELECT leaselock.try_lock('x', 'o', '1 h') > 0; DROP EXTE
 		SELECT leaselock.try_lock('x', 'p', '1 h') > 0; COMMIT; SELECT owner FROM leaselock.lease_peek('x')}), "t\nt\np", 'dropped and made again in one transaction');
 works('after that');
 
+# while somebody sleeps in a wait: his ticket is gone, and so is the procedure
+foreach my $call (q{CALL leaselock.lease_acquire_wait('slept', 'w', wait => '100 s')}, q{CALL leaselock.lease_wait('%s')})
+{
+	my $waiter = database_session('stranger');
+
+	as('dbo', q{SELECT leaselock.try_lock('slept', 'x', '1 h')});
+	my $queued = as('stranger', q{SELECT ticket FROM leaselock.lease_acquire('slept', 'v', wait => '100 s')});
+	begin($waiter, $call =~ s{%s}{$queued}r);
+	ok($node->poll_query_until('app', q{SELECT EXISTS (SELECT FROM leaselock.tickets WHERE waiter_pid IS NOT NULL)}), "$call: somebody waits");
+	is(as('dbo', 'BEGIN; DROP EXTENSION leaselock; CREATE EXTENSION leaselock; COMMIT'), '', "$call: the extension is made anew");
+	like(told($waiter), qr/^(?:[-0-9a-f]*\|?gone\|\||55\w{3}|42\w{3}|3F000)$/, "$call: the wait ends with an answer or an error that says so");
+	is(told($waiter, q{SELECT state FROM leaselock.lease_acquire('slept', 'w')}), 'held', "$call: and the session goes on");
+	eval { $waiter->quit };
+}
+
 # ---------------------------------------------------------------------
 # The library of another version than the objects
 # ---------------------------------------------------------------------
@@ -376,7 +391,7 @@ foreach my $change (
 	'ALTER TABLE leaselock.locks ALTER COLUMN fence TYPE numeric',
 	'ALTER TABLE leaselock.tickets ALTER COLUMN lease_us TYPE text',
 	'ALTER INDEX leaselock.tickets_place RENAME TO tickets_place_old',
-	'DROP INDEX leaselock.tickets_owner',
+	'DROP INDEX leaselock.tickets_waiter',
 	'ALTER EXTENSION leaselock DROP TABLE leaselock.tickets')
 {
 	anew();
@@ -400,9 +415,16 @@ foreach my $change (
 	is(told($session, $calls[0]), '55000', "$change: an open session is told that they do not fit") if $change =~ /ADD ATTRIBUTE more|TABLE.*COLUMN more|DROP COLUMN tickets|TYPE/;
 	eval { $session->quit };
 }
-as_superuser('ALTER TYPE leaselock.lease_ticket ADD ATTRIBUTE more text') if anew();
-my (undef, undef, $told) = $node->psql('app', "SELECT (leaselock.lease_acquire('a', 'o')).state");
-like($told, qr/HINT:.*(?:reconnect|ALTER EXTENSION leaselock UPDATE)/is, 'and what to do: reconnect, or update the extension');
+# and what to do: an update adds the column here, or has yet to come
+foreach my $version ([ '1.1', qr/Reconnect\./ ], [ '0.9', qr/ALTER EXTENSION leaselock UPDATE/ ], [ '1.0', qr/Drop the extension and create it again/ ])
+{
+	my ($installed, $hint) = @$version;
+
+	anew();
+	as_superuser(qq{ALTER TYPE leaselock.lease_ticket ADD ATTRIBUTE more text; UPDATE pg_extension SET extversion = '$installed' WHERE extname = 'leaselock'});
+	my (undef, undef, $told) = $node->psql('app', "SELECT (leaselock.lease_acquire('a', 'o')).state");
+	like($told, qr/HINT:.*$hint/s, "the extension is of version $installed: the error says what to do");
+}
 anew();
 works('the extension is made anew');
 
