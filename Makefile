@@ -7,6 +7,7 @@
 #   make test                    build, private installation, every suite; see test/run
 #   make test-ubsan              regress and isolation, with the library made to trap undefined behaviour
 #   make test-majors             every suite on 17, 18 and 19; see test/majors
+#   make check-layers            who uses whom in src; see test/layers
 #   make demo                    the two-worker story; see test/demo
 #   make model                   the locking protocol, checked by spin; see test/model
 #   make bench                   what calls and fences cost, see test/bench; or one of it,
@@ -55,6 +56,7 @@ OBJS = \
 	src/store/clock.o \
 	src/store/table.o \
 	src/store/scan.o \
+	src/store/installation.o \
 	src/store/write.o \
 	src/store/locks.o \
 	src/store/tickets.o \
@@ -298,6 +300,9 @@ test-majors:
 	@$(top)test/majors
 demo:
 	@PG_CONFIG='$(PG_CONFIG)' $(top)test/demo
+.PHONY: check-layers
+check-layers: $(OBJS)
+	@$(top)test/layers .
 .PHONY: model
 model:
 	@$(top)test/model/run
