@@ -113,9 +113,8 @@ typedef struct KnownRelation
 
 static KnownRelation known[REL_NONE];
 
-/* What the row of one of them says, and of which. */
-static Installation installation;
-static Oid	installation_read = InvalidOid;
+/* How often it has been forgotten. */
+static uint64 generation = 0;
 
 static void
 forget_relations(void)
@@ -126,7 +125,7 @@ forget_relations(void)
 		known[i].checked = false;
 		known[i].index_count = -1;
 	}
-	installation_read = InvalidOid;
+	generation++;
 }
 
 static void
@@ -176,8 +175,8 @@ find_member(StoreRelation table)
 }
 
 /* The oid of a table of ours.  Raises 55000 if there is none. */
-static Oid
-find_table(StoreRelation table)
+Oid
+store_find_table(StoreRelation table)
 {
 	AcceptInvalidationMessages();
 	if (OidIsValid(known[table].oid))
@@ -215,6 +214,13 @@ store_hold_table(StoreRelation table)
 			return true;
 		UnlockRelationOid(oid, AccessShareLock);
 	}
+}
+
+/* Changes with each time that what was found has to be looked for again. */
+uint64
+store_generation(void)
+{
+	return generation;
 }
 
 /* Whether the extension is there, with its tables. */
@@ -307,6 +313,13 @@ report_mismatch(const char *kind, const char *name, const char *problem)
 			 errdetail("This library is version %s; %s.",
 					   LEASELOCK_VERSION, problem),
 			 errhint("%s", mismatch_hint())));
+}
+
+/* The same for a table. */
+void
+store_report_table(StoreRelation table, const char *problem)
+{
+	report_mismatch("table", table_shapes[table].name, problem);
 }
 
 /* Raises 55000 for a row that breaks the constraints of its table. */
@@ -403,13 +416,30 @@ store_begin_call(bool may_write)
 	close_mode = may_write ? NoLock : AccessShareLock;
 }
 
+/* For what has to be read in the middle of a call, or before it has begun. */
+CallModes
+store_interrupt_call(void)
+{
+	CallModes	modes = {table_mode, close_mode};
+
+	store_begin_call(false);
+	return modes;
+}
+
+void
+store_resume_call(CallModes modes)
+{
+	table_mode = modes.table;
+	close_mode = modes.close;
+}
+
 /* Opens a table of ours, locked as the call asked for. */
 Relation
 store_open_table(StoreRelation table)
 {
 	for (;;)
 	{
-		Oid			oid = find_table(table);
+		Oid			oid = store_find_table(table);
 		Relation	rel = try_table_open(oid, table_mode);
 
 		if (rel != NULL && known[table].oid == oid)
@@ -452,7 +482,7 @@ void
 store_lock_tables(void)
 {
 	for (int table = 0; table <= REL_LAST_TABLE; table++)
-		LockRelationOid(find_table(table), RowExclusiveLock);
+		LockRelationOid(store_find_table(table), RowExclusiveLock);
 }
 
 /* ----------------------------------------------------------------------
@@ -612,60 +642,4 @@ void
 store_close_index(Relation index)
 {
 	index_close(index, close_mode);
-}
-
-/* ----------------------------------------------------------------------
- * The installation
- * ----------------------------------------------------------------------
- */
-
-static void
-read_installation(Relation rel, HeapTuple tuple)
-{
-	Datum		values[2];
-	bool		nulls[2];
-	bytea	   *secret;
-	Oid			database = MyDatabaseId;
-
-	heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
-	installation.home = *DatumGetUUIDP(values[0]);
-	for (int i = 0; i < (int) sizeof(Oid); i++)
-		installation.home.data[i] ^= ((unsigned char *) &database)[i];
-	secret = DatumGetByteaPP(values[1]);
-	if (VARSIZE_ANY_EXHDR(secret) != sizeof(installation.secret))
-		report_mismatch("table", "installation", "its secret is too short");
-	memcpy(installation.secret, VARDATA_ANY(secret),
-		   sizeof(installation.secret));
-	for (int i = 0; i < (int) sizeof(Oid); i++)
-		installation.secret[i] ^= ((unsigned char *) &database)[i];
-	installation_read = RelationGetRelid(rel);
-}
-
-/*
- * The row of leaselock.installation.  It is never changed, so it is as good as
- * the table that it was read from.  A copy that CREATE DATABASE makes has the
- * same row and another oid; pg_upgrade keeps the oid.  So the oid goes into the
- * id and the secret: what the copy took over from the original is not its own.
- */
-const Installation *
-store_load_installation(void)
-{
-	LOCKMODE	old_table_mode = table_mode;
-	LOCKMODE	old_close_mode = close_mode;
-	TableScan  *scan;
-	HeapTuple	tuple;
-
-	if (find_table(REL_INSTALLATION) == installation_read)
-		return &installation;
-	/* a call's arguments may need it, before the call has begun */
-	store_begin_call(false);
-	scan = store_open_scan(REL_INSTALLATION, REL_NONE, NULL, 0);
-	tuple = store_next_row(scan, ForwardScanDirection);
-	if (!HeapTupleIsValid(tuple))
-		report_mismatch("table", "installation", "it is empty");
-	read_installation(scan->rel, tuple);
-	store_close_scan(scan);
-	table_mode = old_table_mode;
-	close_mode = old_close_mode;
-	return &installation;
 }
