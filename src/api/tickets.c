@@ -97,8 +97,9 @@ answer_datum(FunctionCallInfo fcinfo, const LeaseAnswer *answer)
 	int64		next_call = next_call_ms(answer);
 	Datum		values[ANSWER_COLUMNS];
 	bool		nulls[ANSWER_COLUMNS];
-	TupleDesc	desc = result_row_type(fcinfo, "lease_ticket", answer_types,
-									   ANSWER_COLUMNS);
+	static uint64 checked = 0;
+	TupleDesc	desc = named_row_type(fcinfo, "lease_ticket", answer_types,
+									  ANSWER_COLUMNS, &checked);
 
 #define SET_ANSWER(column, value, valid) \
 	do { \

@@ -26,10 +26,12 @@
 #include "api/arguments.h"
 #include "core/fence.h"
 #include "leaselock.h"
+#include "store/table.h"
 #include "store/tag.h"
 
 PG_FUNCTION_INFO_V1(leaselock_fence_guard);
 PG_FUNCTION_INFO_V1(leaselock_fence_monotonic);
+PG_FUNCTION_INFO_V1(leaselock_announce_rows);
 
 #define DEFAULT_SCOPE	"public"
 
@@ -318,4 +320,17 @@ leaselock_fence_monotonic(PG_FUNCTION_ARGS)
 	if (!old_isnull && new_fence < old_fence)
 		reject_lower_fence(data, old_fence, new_fence);
 	return PointerGetDatum(data->tg_newtuple);
+}
+
+/*
+ * On our own tables: a statement, such as a restore, has changed rows that
+ * sessions may remember.  The library announces its own changes by itself.
+ */
+Datum
+leaselock_announce_rows(PG_FUNCTION_ARGS)
+{
+	TriggerData *data = require_trigger(fcinfo, "announce_rows()");
+
+	store_announce_rows(data->tg_relation);
+	return PointerGetDatum(NULL);
 }

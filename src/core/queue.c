@@ -118,8 +118,12 @@ void
 find_head(const LockRow *lock, const Identity *except, TimestampTz now,
 		  QueueHead *head)
 {
-	QueueWalk	walk = begin_walk(lock, now);
+	QueueWalk	walk;
 
+	memset(head, 0, sizeof(QueueHead));
+	if (!store_has_queues())
+		return;
+	walk = begin_walk(lock, now);
 	do
 		head->exists = next_waiter(&walk, INT_MAX, &head->ticket);
 	while (head->exists && except != NULL &&
@@ -198,10 +202,13 @@ queue_position(const LockRow *lock, const TicketRow *own, TimestampTz now)
 int
 queue_length(const LockRow *lock, TimestampTz now, int enough, int max_rows)
 {
-	QueueWalk	walk = begin_walk(lock, now);
+	QueueWalk	walk;
 	TicketRow	ticket;
 	int			length = 0;
 
+	if (!store_has_queues())
+		return 0;
+	walk = begin_walk(lock, now);
 	while (length < enough && next_waiter(&walk, max_rows, &ticket))
 		length++;
 	end_walk(&walk);

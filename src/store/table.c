@@ -87,6 +87,7 @@ static const TableShape table_shapes[] = {
 			NULLABLE(TIMESTAMPTZOID), NULLABLE(INT4OID)
 	}},
 	[REL_BLOCKERS] = {"blockers", 4, {OIDOID, TEXTOID, TEXTOID, TEXTOID}},
+	[REL_QUEUES] = {"queues", 1, {TIMESTAMPTZOID}},
 	[REL_FLOOR] = {"floor", 2, {INT8OID, INT8OID}},
 	[REL_SCOPES] = {"scopes", 4, {TEXTOID, NAMEOID, OIDOID, UUIDOID}}
 };
@@ -107,13 +108,14 @@ typedef struct KnownRelation
 {
 	Oid			oid;
 	bool		checked;
+	bool		is_empty;		/* has no row, or there was none yet to say */
 	int			index_count;	/* of a table, -1: not listed yet */
 	TableIndex	indexes[MAX_INDEXES];
 } KnownRelation;
 
 static KnownRelation known[REL_NONE];
 
-/* How often it has been forgotten. */
+/* Raised each time when that is forgotten. */
 static uint64 generation = 0;
 
 static void
@@ -123,6 +125,7 @@ forget_relations(void)
 	{
 		known[i].oid = InvalidOid;
 		known[i].checked = false;
+		known[i].is_empty = false;
 		known[i].index_count = -1;
 	}
 	generation++;
@@ -214,13 +217,6 @@ store_hold_table(StoreRelation table)
 			return true;
 		UnlockRelationOid(oid, AccessShareLock);
 	}
-}
-
-/* Changes with each time that what was found has to be looked for again. */
-uint64
-store_generation(void)
-{
-	return generation;
 }
 
 /* Whether the extension is there, with its tables. */
@@ -403,6 +399,41 @@ static LOCKMODE table_mode = AccessShareLock;
 static LOCKMODE close_mode = AccessShareLock;
 
 /*
+ * Tables that are open while an event is carried out, so that each is opened
+ * once.  An error closes them, by their resource owner; what is left here then
+ * is forgotten when the next call begins.
+ */
+static Relation open_tables[REL_LAST_TABLE + 1];
+static bool keeps_open = false;
+
+static void
+forget_open_tables(void)
+{
+	keeps_open = false;
+	memset(open_tables, 0, sizeof(open_tables));
+}
+
+/* From now on tables stay open. */
+void
+store_begin_event(void)
+{
+	forget_open_tables();
+	keeps_open = true;
+}
+
+/* Closes them. */
+void
+store_end_event(void)
+{
+	for (int table = 0; table <= REL_LAST_TABLE; table++)
+	{
+		if (open_tables[table] != NULL)
+			table_close(open_tables[table], close_mode);
+	}
+	forget_open_tables();
+}
+
+/*
  * Begins what SQL has called, before it reads.  A call that may write locks
  * tables from the start as a write does, and until the transaction ends: to
  * lock them more strongly later would make a deadlock with REINDEX, which
@@ -412,6 +443,7 @@ static LOCKMODE close_mode = AccessShareLock;
 void
 store_begin_call(bool may_write)
 {
+	forget_open_tables();
 	table_mode = may_write ? RowExclusiveLock : AccessShareLock;
 	close_mode = may_write ? NoLock : AccessShareLock;
 }
@@ -420,9 +452,11 @@ store_begin_call(bool may_write)
 CallModes
 store_interrupt_call(void)
 {
-	CallModes	modes = {table_mode, close_mode};
+	CallModes	modes = {table_mode, close_mode, keeps_open};
 
-	store_begin_call(false);
+	table_mode = AccessShareLock;
+	close_mode = AccessShareLock;
+	keeps_open = false;
 	return modes;
 }
 
@@ -431,12 +465,15 @@ store_resume_call(CallModes modes)
 {
 	table_mode = modes.table;
 	close_mode = modes.close;
+	keeps_open = modes.keeps_open;
 }
 
 /* Opens a table of ours, locked as the call asked for. */
 Relation
 store_open_table(StoreRelation table)
 {
+	if (open_tables[table] != NULL)
+		return open_tables[table];
 	for (;;)
 	{
 		Oid			oid = store_find_table(table);
@@ -447,6 +484,8 @@ store_open_table(StoreRelation table)
 			if (!known[table].checked)
 				check_table(table, rel);
 			known[table].checked = true;
+			if (keeps_open)
+				open_tables[table] = rel;
 			return rel;
 		}
 		/* dropped, or changed, between the look-up and the lock */
@@ -456,22 +495,49 @@ store_open_table(StoreRelation table)
 	}
 }
 
-/* Closes it, after reading. */
+/* Closes it, unless it is kept open. */
 void
 store_close_table(Relation rel)
 {
-	table_close(rel, close_mode);
+	if (!keeps_open)
+		table_close(rel, close_mode);
 }
 
-/* Whether a table has no pages, which costs less than a scan to see. */
+/*
+ * Whether a table has no pages.  That is remembered until somebody announces
+ * rows of it, so only for tables whose first row is announced.
+ */
 bool
 store_is_empty(StoreRelation table)
 {
-	Relation	rel = store_open_table(table);
-	bool		empty = RelationGetNumberOfBlocks(rel) == 0;
+	Relation	rel;
 
+	(void) find_table(table);
+	if (known[table].is_empty)
+		return true;
+	rel = store_open_table(table);
+	known[table].is_empty = RelationGetNumberOfBlocks(rel) == 0;
 	store_close_table(rel);
-	return empty;
+	return known[table].is_empty;
+}
+
+/*
+ * Tells every session, when the transaction commits, that rows of a table have
+ * changed which it may remember.  They hear of it before they can have a tag
+ * that this transaction holds.
+ */
+void
+store_announce_rows(Relation rel)
+{
+	CacheInvalidateRelcache(rel);
+}
+
+/* Differs from what it was before once something of that was announced. */
+uint64
+store_generation(void)
+{
+	AcceptInvalidationMessages();
+	return generation;
 }
 
 /*
