@@ -512,7 +512,7 @@ store_is_empty(StoreRelation table)
 {
 	Relation	rel;
 
-	(void) find_table(table);
+	(void) store_find_table(table);
 	if (known[table].is_empty)
 		return true;
 	rel = store_open_table(table);
