@@ -68,6 +68,7 @@ typedef struct IndexShape
 	int			keys;
 	AttrNumber	columns[MAX_KEYS];
 	AttrNumber	only_if;		/* its predicate: that is not NULL; 0: none */
+	bool		is_key;			/* unique, and a row never changes it */
 } IndexShape;
 
 /* In the order of the install script, which says what the columns are. */
@@ -93,14 +94,14 @@ static const TableShape table_shapes[] = {
 };
 
 static const IndexShape index_shapes[] = {
-	[REL_LOCKS_PKEY] = {REL_LOCKS, 2, {6, 7}, 0},
-	[REL_TICKETS_TICKET] = {REL_TICKETS, 1, {1}, 0},
-	[REL_TICKETS_REQUEST] = {REL_TICKETS, 3, {7, 8, 10}, 10},
-	[REL_TICKETS_PLACE] = {REL_TICKETS, 3, {7, 8, 11}, 11},
-	[REL_TICKETS_MEMBER] = {REL_TICKETS, 3, {7, 8, 12}, 12},
-	[REL_TICKETS_WAITER] = {REL_TICKETS, 2, {9, 4}, 11},
-	[REL_BLOCKERS_OWNER] = {REL_BLOCKERS, 2, {2, 1}, 0},
-	[REL_SCOPES_PKEY] = {REL_SCOPES, 1, {1}, 0}
+	[REL_LOCKS_PKEY] = {REL_LOCKS, 2, {6, 7}, 0, true},
+	[REL_TICKETS_TICKET] = {REL_TICKETS, 1, {1}, 0, false},
+	[REL_TICKETS_REQUEST] = {REL_TICKETS, 3, {7, 8, 10}, 10, true},
+	[REL_TICKETS_PLACE] = {REL_TICKETS, 3, {7, 8, 11}, 11, false},
+	[REL_TICKETS_MEMBER] = {REL_TICKETS, 3, {7, 8, 12}, 12, false},
+	[REL_TICKETS_WAITER] = {REL_TICKETS, 2, {9, 4}, 11, false},
+	[REL_BLOCKERS_OWNER] = {REL_BLOCKERS, 2, {2, 1}, 0, false},
+	[REL_SCOPES_PKEY] = {REL_SCOPES, 1, {1}, 0, true}
 };
 
 /* What was found, as long as none of it has changed. */
@@ -662,7 +663,7 @@ has_fixed_key(StoreRelation table, Relation rel, Relation index)
 		return false;
 	for (int i = REL_LAST_TABLE + 1; i < REL_NONE; i++)
 	{
-		if (index_shapes[i].table == table &&
+		if (index_shapes[i].table == table && index_shapes[i].is_key &&
 			index_matches(rel, index, &index_shapes[i]))
 			return true;
 	}
