@@ -5,8 +5,11 @@
 #   make installcheck TEMP_INSTANCE=1
 #                                the same, regress and isolation on servers of their own
 #   make test                    build, private installation, every suite; see test/run
+#   make unit                    the rules without a server, on every small world; see test/unit
+#   make unit-mutations          whether that finds the rules broken; see test/unit/mutate
 #   make test-ubsan              regress and isolation, with the library made to trap undefined behaviour
 #   make test-majors             every suite on 17, 18 and 19; see test/majors
+#   make check-layers            who uses whom in src; see test/layers
 #   make demo                    the two-worker story; see test/demo
 #   make model                   the locking protocol, checked by spin; see test/model
 #   make bench                   what calls and fences cost, see test/bench; or one of it,
@@ -55,6 +58,7 @@ OBJS = \
 	src/store/clock.o \
 	src/store/table.o \
 	src/store/scan.o \
+	src/store/installation.o \
 	src/store/write.o \
 	src/store/locks.o \
 	src/store/tickets.o \
@@ -102,7 +106,16 @@ REGRESS = \
 	lease_status \
 	clock \
 	search_path \
-	queue \
+	queue_places \
+	queue_positions \
+	queue_promotion \
+	queue_cancel \
+	queue_timeout \
+	queue_request \
+	queue_identity \
+	queue_named_lock \
+	queue_transaction \
+	queue_limit \
 	deadlock \
 	fence_guard \
 	fence_monotonic \
@@ -165,6 +178,39 @@ ISOLATION = \
 	wait_levels \
 	waiter_timeout
 
+# Specs whose transactions do not name an isolation level: "make test" runs them at
+# all three, and the outcome must be the same.  Against a running server one is
+# chosen with PGOPTIONS='-c default_transaction_isolation=serializable'.
+EVERY_LEVEL = \
+	acquire_acquire \
+	acquire_late \
+	deadlock_crossing \
+	fence_commit_wait \
+	fence_lapse \
+	fence_release \
+	fence_savepoint \
+	fence_takeover \
+	head_busy \
+	named_queue \
+	named_takeover \
+	promotion_third \
+	prune_acquire \
+	prune_fence \
+	queue_bystander \
+	queue_keys \
+	queue_passed \
+	release_takeover \
+	renew_bystander \
+	renew_takeover \
+	request_promoted \
+	request_retry \
+	rollback_acquire \
+	rollback_release \
+	rollback_renew \
+	scope_hostile \
+	try_hang \
+	wait_levels
+
 TAP_TESTS    = 1
 PROVE_TESTS ?= test/t/*.pl
 
@@ -178,7 +224,8 @@ ifdef TEMP_INSTANCE
 REGRESS_OPTS   += --temp-instance=./tmp_check_regress --temp-config=$(srcdir)/test/leaselock.conf
 ISOLATION_OPTS += --temp-instance=./tmp_check_iso --temp-config=$(srcdir)/test/leaselock.conf
 endif
-EXTRA_CLEAN = tmp_check_regress tmp_check_iso src/cli/leaselock $(CLI_OBJS)
+EXTRA_CLEAN = tmp_check_regress tmp_check_iso src/cli/leaselock $(CLI_OBJS) \
+	test/unit/decide_test $(UNIT_OBJS)
 
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
@@ -224,9 +271,29 @@ uninstall-cli:
 # expected/ where it runs.
 .PHONY: objdir link-expected
 objdir:
-	@mkdir -p src/api src/core src/store src/cli
+	@mkdir -p src/api src/core src/store src/cli test/unit
 link-expected:
 	@test -e expected || ln -s $(abspath $(top))/expected expected
+
+# A program of its own, of the files that need no server to run.  Always
+# optimised: it tries millions of cases.
+UNIT_OBJS = \
+	test/unit/decide_test.o \
+	test/unit/world.o \
+	test/unit/promises.o \
+	test/unit/siphash_test.o \
+	test/unit/assert_stub.o
+
+.PHONY: unit unit-mutations
+unit: test/unit/decide_test
+	@./test/unit/decide_test
+unit-mutations: test/unit/decide_test
+	@CC='$(CC)' CFLAGS="$(subst ",\",$(CPPFLAGS)) $(CFLAGS) -I$(top)src/core" LDFLAGS='$(LDFLAGS) $(LDFLAGS_EX)' \
+		$(top)test/unit/mutate $(UNIT_OBJS) src/store/siphash.o
+$(UNIT_OBJS): override CFLAGS += -O2
+$(UNIT_OBJS): $(SRC_HEADERS) $(top)test/unit/unit.h | objdir
+test/unit/decide_test: $(UNIT_OBJS) src/core/decide.o src/store/siphash.o
+	$(CC) $(CFLAGS) $^ $(LDFLAGS) $(LDFLAGS_EX) -o $@
 
 # The places that must name the version of the control file.
 .PHONY: checkver
@@ -240,22 +307,25 @@ checkver:
 	test "`printf '%s\n' $(DATA) | sed 's/.*--//; s/\.sql$$//' | sort -V | tail -n 1`" = "$$v" || \
 		fail "no script in DATA leads to $$v, or one leads further"
 
-SUITES ?= regress isolation tap
+SUITES ?= unit regress isolation tap
 
 # Undefined behaviour ends the process that shows it, and so fails a test.
 UBSAN = -fsanitize=undefined -fno-sanitize-recover=undefined
 
 .PHONY: test test-ubsan test-majors demo
 test:
-	@SUITES='$(SUITES)' REGRESS='$(REGRESS)' ISOLATION='$(ISOLATION)' PROVE_TESTS='$(PROVE_TESTS)' \
+	@SUITES='$(SUITES)' REGRESS='$(REGRESS)' ISOLATION='$(ISOLATION)' EVERY_LEVEL='$(EVERY_LEVEL)' PROVE_TESTS='$(PROVE_TESTS)' \
 		PG_CONFIG='$(PG_CONFIG)' $(top)test/run
 test-ubsan:
-	@SUITES='$(filter-out tap,$(SUITES))' REGRESS='$(REGRESS)' ISOLATION='$(ISOLATION)' PG_CFLAGS='$(PG_CFLAGS) $(UBSAN)' \
+	@SUITES='$(filter-out tap,$(SUITES))' REGRESS='$(REGRESS)' ISOLATION='$(ISOLATION)' EVERY_LEVEL='$(EVERY_LEVEL)' PG_CFLAGS='$(PG_CFLAGS) $(UBSAN)' \
 		PG_CONFIG='$(PG_CONFIG)' $(top)test/run
 test-majors:
 	@$(top)test/majors
 demo:
 	@PG_CONFIG='$(PG_CONFIG)' $(top)test/demo
+.PHONY: check-layers
+check-layers: $(OBJS)
+	@$(top)test/layers .
 .PHONY: model
 model:
 	@$(top)test/model/run

@@ -865,8 +865,9 @@ COMMENT ON FUNCTION leaselock.lease_break(text, bigint, text) IS
 -- ----------------------------------------------------------------------
 -- Function: leaselock.lease_prune(2)
 --
---	Removes ended tickets and idle locks.  Use does that by and by; this does
---	it at once.  What is busy is left alone, and fences do not go back.
+--	Removes ended tickets and idle locks.  Use does that incrementally; this
+--	does it at once.  What is busy is left alone, and fences do not go back.
+--	Called outside a transaction block it does not wait for the disk.
 --
 -- Parameters:
 --	older_than  how long a ticket must have been ended, or a lock idle;
@@ -881,7 +882,7 @@ COMMENT ON FUNCTION leaselock.lease_break(text, bigint, text) IS
 --	25006         read-only transaction or standby
 --
 -- Tables: writes leaselock.locks, leaselock.tickets, leaselock.blockers,
---	leaselock.floor
+--	leaselock.queues, leaselock.floor
 -- ----------------------------------------------------------------------
 CREATE FUNCTION leaselock.lease_prune(older_than interval DEFAULT '1 day',
 	max_rows int DEFAULT 10000)

@@ -546,6 +546,7 @@ report_refusal(const LeaseEvent *event, Refusal refusal)
 					 errdetail("leaselock.max_waiters is %d.",
 							   leaselock_max_waiters),
 					 errhint("Try again later, or without waiting.")));
+			break;
 		case REFUSE_BUSY_TICKET:
 			ereport(ERROR,
 					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
@@ -553,6 +554,7 @@ report_refusal(const LeaseEvent *event, Refusal refusal)
 							key->name, key->scope),
 					 errdetail("Another transaction is using the same ticket, and this transaction has changed the lock or another of its tickets."),
 					 errhint("End the wait in a transaction of its own.")));
+			break;
 		case NOT_REFUSED:
 			break;
 	}

@@ -92,11 +92,12 @@ next_waiter(QueueWalk *walk, int max_rows, TicketRow *ticket)
 	while (walk->rows < max_rows && store_next_ticket(walk->scan, ticket))
 	{
 		walk->rows++;
-		if (ticket->state != LEASE_WAITING)
-			continue;
-		if (ticket->alive_until <= walk->now)
+		if (ticket->state == LEASE_WAITING &&
+			ticket->alive_until <= walk->now)
 			ticket->attended = is_attended(ticket);
-		if (waiter_is_dead(ticket, walk->lock, walk->now))
+		/* what came with a copied database does not even wait */
+		if (ticket->state != LEASE_WAITING ||
+			waiter_is_dead(ticket, walk->lock, walk->now))
 		{
 			count_dead(walk, ticket);
 			continue;

@@ -19,6 +19,7 @@
 
 #include "store/clock.h"
 #include "store/columns.h"
+#include "store/installation.h"
 #include "store/places.h"
 #include "store/rows.h"
 #include "store/table.h"

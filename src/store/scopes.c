@@ -16,6 +16,7 @@
 #include "utils/rel.h"
 
 #include "store/columns.h"
+#include "store/installation.h"
 #include "store/rows.h"
 #include "store/table.h"
 

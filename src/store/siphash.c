@@ -10,7 +10,7 @@
  */
 #include "postgres.h"
 
-#include "siphash.h"
+#include "store/siphash.h"
 
 typedef struct SipState
 {

@@ -68,6 +68,7 @@ typedef struct IndexShape
 	int			keys;
 	AttrNumber	columns[MAX_KEYS];
 	AttrNumber	only_if;		/* its predicate: that is not NULL; 0: none */
+	bool		is_key;			/* unique, and a row never changes it */
 } IndexShape;
 
 /* In the order of the install script, which says what the columns are. */
@@ -93,14 +94,14 @@ static const TableShape table_shapes[] = {
 };
 
 static const IndexShape index_shapes[] = {
-	[REL_LOCKS_PKEY] = {REL_LOCKS, 2, {6, 7}, 0},
-	[REL_TICKETS_TICKET] = {REL_TICKETS, 1, {1}, 0},
-	[REL_TICKETS_REQUEST] = {REL_TICKETS, 3, {7, 8, 10}, 10},
-	[REL_TICKETS_PLACE] = {REL_TICKETS, 3, {7, 8, 11}, 11},
-	[REL_TICKETS_MEMBER] = {REL_TICKETS, 3, {7, 8, 12}, 12},
-	[REL_TICKETS_WAITER] = {REL_TICKETS, 2, {9, 4}, 11},
-	[REL_BLOCKERS_OWNER] = {REL_BLOCKERS, 2, {2, 1}, 0},
-	[REL_SCOPES_PKEY] = {REL_SCOPES, 1, {1}, 0}
+	[REL_LOCKS_PKEY] = {REL_LOCKS, 2, {6, 7}, 0, true},
+	[REL_TICKETS_TICKET] = {REL_TICKETS, 1, {1}, 0, false},
+	[REL_TICKETS_REQUEST] = {REL_TICKETS, 3, {7, 8, 10}, 10, true},
+	[REL_TICKETS_PLACE] = {REL_TICKETS, 3, {7, 8, 11}, 11, false},
+	[REL_TICKETS_MEMBER] = {REL_TICKETS, 3, {7, 8, 12}, 12, false},
+	[REL_TICKETS_WAITER] = {REL_TICKETS, 2, {9, 4}, 11, false},
+	[REL_BLOCKERS_OWNER] = {REL_BLOCKERS, 2, {2, 1}, 0, false},
+	[REL_SCOPES_PKEY] = {REL_SCOPES, 1, {1}, 0, true}
 };
 
 /* What was found, as long as none of it has changed. */
@@ -119,10 +120,6 @@ static KnownRelation known[REL_NONE];
 /* Raised each time when that is forgotten. */
 static uint64 generation = 0;
 
-/* What the row of one of them says, and of which. */
-static Installation installation;
-static Oid	installation_read = InvalidOid;
-
 static void
 forget_relations(void)
 {
@@ -135,7 +132,6 @@ forget_relations(void)
 		known[i].is_empty = false;
 		known[i].index_count = -1;
 	}
-	installation_read = InvalidOid;
 	generation++;
 }
 
@@ -191,8 +187,8 @@ find_member(StoreRelation table)
 }
 
 /* The oid of a table of ours.  Raises 55000 if there is none. */
-static Oid
-find_table(StoreRelation table)
+Oid
+store_find_table(StoreRelation table)
 {
 	AcceptInvalidationMessages();
 	if (OidIsValid(known[table].oid))
@@ -322,6 +318,13 @@ report_mismatch(const char *kind, const char *name, const char *problem)
 			 errdetail("This library is version %s; %s.",
 					   LEASELOCK_VERSION, problem),
 			 errhint("%s", mismatch_hint())));
+}
+
+/* The same for a table. */
+void
+store_report_table(StoreRelation table, const char *problem)
+{
+	report_mismatch("table", table_shapes[table].name, problem);
 }
 
 /* Raises 55000 for a row that breaks the constraints of its table. */
@@ -454,6 +457,26 @@ store_begin_call(bool may_write)
 	close_mode = may_write ? NoLock : AccessShareLock;
 }
 
+/* For what has to be read in the middle of a call, or before it has begun. */
+CallModes
+store_interrupt_call(void)
+{
+	CallModes	modes = {table_mode, close_mode, keeps_open};
+
+	table_mode = AccessShareLock;
+	close_mode = AccessShareLock;
+	keeps_open = false;
+	return modes;
+}
+
+void
+store_resume_call(CallModes modes)
+{
+	table_mode = modes.table;
+	close_mode = modes.close;
+	keeps_open = modes.keeps_open;
+}
+
 /* Opens a table of ours, locked as the call asked for. */
 Relation
 store_open_table(StoreRelation table)
@@ -462,7 +485,7 @@ store_open_table(StoreRelation table)
 		return open_tables[table];
 	for (;;)
 	{
-		Oid			oid = find_table(table);
+		Oid			oid = store_find_table(table);
 		Relation	rel = try_table_open(oid, table_mode);
 
 		if (rel != NULL && known[table].oid == oid)
@@ -498,7 +521,7 @@ store_is_empty(StoreRelation table)
 {
 	Relation	rel;
 
-	(void) find_table(table);
+	(void) store_find_table(table);
 	if (known[table].is_empty)
 		return true;
 	rel = store_open_table(table);
@@ -534,7 +557,7 @@ void
 store_lock_tables(void)
 {
 	for (int table = 0; table <= REL_LAST_TABLE; table++)
-		LockRelationOid(find_table(table), RowExclusiveLock);
+		LockRelationOid(store_find_table(table), RowExclusiveLock);
 }
 
 /* ----------------------------------------------------------------------
@@ -648,7 +671,7 @@ has_fixed_key(StoreRelation table, Relation rel, Relation index)
 		return false;
 	for (int i = REL_LAST_TABLE + 1; i < REL_NONE; i++)
 	{
-		if (index_shapes[i].table == table &&
+		if (index_shapes[i].table == table && index_shapes[i].is_key &&
 			index_matches(rel, index, &index_shapes[i]))
 			return true;
 	}
@@ -694,64 +717,4 @@ void
 store_close_index(Relation index)
 {
 	index_close(index, close_mode);
-}
-
-/* ----------------------------------------------------------------------
- * The installation
- * ----------------------------------------------------------------------
- */
-
-static void
-read_installation(Relation rel, HeapTuple tuple)
-{
-	Datum		values[2];
-	bool		nulls[2];
-	bytea	   *secret;
-	Oid			database = MyDatabaseId;
-
-	heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
-	installation.home = *DatumGetUUIDP(values[0]);
-	for (int i = 0; i < (int) sizeof(Oid); i++)
-		installation.home.data[i] ^= ((unsigned char *) &database)[i];
-	secret = DatumGetByteaPP(values[1]);
-	if (VARSIZE_ANY_EXHDR(secret) != sizeof(installation.secret))
-		report_mismatch("table", "installation", "its secret is too short");
-	memcpy(installation.secret, VARDATA_ANY(secret),
-		   sizeof(installation.secret));
-	for (int i = 0; i < (int) sizeof(Oid); i++)
-		installation.secret[i] ^= ((unsigned char *) &database)[i];
-	installation_read = RelationGetRelid(rel);
-}
-
-/*
- * The row of leaselock.installation.  It is never changed, so it is as good as
- * the table that it was read from.  A copy that CREATE DATABASE makes has the
- * same row and another oid; pg_upgrade keeps the oid.  So the oid goes into the
- * id and the secret: what the copy took over from the original is not its own.
- */
-const Installation *
-store_load_installation(void)
-{
-	LOCKMODE	old_table_mode = table_mode;
-	LOCKMODE	old_close_mode = close_mode;
-	bool		old_keeps_open = keeps_open;
-	TableScan  *scan;
-	HeapTuple	tuple;
-
-	if (find_table(REL_INSTALLATION) == installation_read)
-		return &installation;
-	/* a call's arguments may need it, before the call has begun */
-	table_mode = AccessShareLock;
-	close_mode = AccessShareLock;
-	keeps_open = false;
-	scan = store_open_scan(REL_INSTALLATION, REL_NONE, NULL, 0);
-	tuple = store_next_row(scan, ForwardScanDirection);
-	if (!HeapTupleIsValid(tuple))
-		report_mismatch("table", "installation", "it is empty");
-	read_installation(scan->rel, tuple);
-	store_close_scan(scan);
-	table_mode = old_table_mode;
-	close_mode = old_close_mode;
-	keeps_open = old_keeps_open;
-	return &installation;
 }

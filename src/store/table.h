@@ -15,6 +15,7 @@
 #include "access/skey.h"
 #include "access/tupdesc.h"
 #include "nodes/pg_list.h"
+#include "storage/lockdefs.h"
 #include "utils/relcache.h"
 #include "utils/snapshot.h"
 #include "store/types.h"
@@ -41,13 +42,6 @@ typedef enum StoreRelation
 	REL_NONE					/* no index: the scan has no order */
 } StoreRelation;
 
-/* Which installation of the extension this is, see the install script. */
-typedef struct Installation
-{
-	pg_uuid_t	home;			/* its id, and the oid of this database */
-	unsigned char secret[16];	/* the key of hashes that others can see */
-} Installation;
-
 /* A scan of a table, in the order of an index if there is one. */
 typedef struct TableScan
 {
@@ -69,14 +63,26 @@ typedef struct TableIndex
 	bool		has_fixed_key;	/* unique, and a row never changes its key */
 } TableIndex;
 
+/* How a call locks the tables, and how it unlocks them after reading. */
+typedef struct CallModes
+{
+	LOCKMODE	table;
+	LOCKMODE	close;
+	bool		keeps_open;
+} CallModes;
+
 /* in file table.c */
 extern void store_watch_relations(void);
 extern bool store_hold_table(StoreRelation table);
 extern bool store_is_installed(void);
+extern Oid	store_find_table(StoreRelation table);
+extern void store_report_table(StoreRelation table, const char *problem);
 extern void store_report_row(StoreRelation table, const char *problem);
 extern void store_check_result(const char *function, TupleDesc desc,
 							   const Oid *types, int columns);
 extern void store_begin_call(bool may_write);
+extern CallModes store_interrupt_call(void);
+extern void store_resume_call(CallModes modes);
 extern void store_begin_event(void);
 extern void store_end_event(void);
 extern Relation store_open_table(StoreRelation table);
@@ -89,7 +95,6 @@ extern Relation store_open_index(StoreRelation which, Relation rel);
 extern void store_close_index(Relation index);
 extern const TableIndex *store_list_indexes(StoreRelation table, Relation rel,
 											int *count);
-extern const Installation *store_load_installation(void);
 
 /* in file scan.c */
 extern void store_set_key(ScanKey key, AttrNumber column, RegProcedure equal,

@@ -51,6 +51,7 @@
 
 #include "compat.h"
 #include "leaselock.h"
+#include "store/installation.h"
 #include "store/siphash.h"
 #include "store/table.h"
 #include "store/tag.h"

@@ -74,7 +74,7 @@ foreach my $name (sort keys %wait)
 	begin($session{$name}, $wait{$name}->($name));
 }
 ok( $node->poll_query_until('postgres', q{
-		SELECT count(*) = 5 FROM leaselock.tickets WHERE waiting AND waiter_pid IS NOT NULL}),
+		SELECT count(*) = 5 FROM leaselock.tickets WHERE place IS NOT NULL AND waiter_pid IS NOT NULL}),
 	'all wait');
 
 # What the backend holds, while it is stopped in its sleep, which looks like
@@ -128,7 +128,7 @@ like(
 	'the rows that were deleted meanwhile are removed');
 
 is( $node->safe_psql('postgres', q{
-		SELECT count(*) FROM leaselock.tickets WHERE waiting AND waiter_pid IS NOT NULL}),
+		SELECT count(*) FROM leaselock.tickets WHERE place IS NOT NULL AND waiter_pid IS NOT NULL}),
 	'5', 'they wait all the while');
 
 # ---------------------------------------------------------------------
@@ -159,7 +159,7 @@ my %open = (
 	'queue' => q{SELECT FROM leaselock.lease_acquire('LOCK', 'other', wait => '200 s')},
 	'ticket' => q{SELECT FROM leaselock.lease_acquire('LOCK', 'waiter', wait => '200 s', request_id => 'REQUEST')},
 	'grant' => q{SELECT FROM leaselock.lease_renew((SELECT ticket FROM leaselock.tickets
-		WHERE name = 'LOCK' AND owner = 'waiter' AND state = 'held'))});
+		WHERE name = 'LOCK' AND owner = 'waiter' AND state = 'h'))});
 
 foreach my $level ('read committed', 'repeatable read', 'serializable')
 {
