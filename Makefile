@@ -131,6 +131,11 @@ ISOLATION = \
 	acquire_acquire \
 	acquire_late \
 	break_wait \
+	cache_floor \
+	cache_open_tables \
+	cache_places \
+	cache_queues \
+	cache_scopes \
 	deadlock_crossing \
 	deadlock_ring \
 	enqueue_lapse \
