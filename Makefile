@@ -93,6 +93,7 @@ REGRESS = \
 	queue \
 	deadlock \
 	fence_guard \
+	fence_rules \
 	fence_monotonic \
 	fence_writes \
 	access \
