@@ -14,7 +14,10 @@ plan skip_all => 'no /proc to read the memory of a process from'
   unless -e '/proc/self/status';
 
 # what is read of shared memory counts for a process, so there is little of it
-my $node = new_node('status_memory', 'shared_buffers = 1MB');
+my $node = new_node('status_memory', q{
+shared_buffers = 1MB
+leaselock.waiter_timeout = '5 min'
+});
 $node->safe_psql('postgres', q{
 CREATE EXTENSION leaselock;
 SELECT FROM leaselock.lease_acquire('job', 'ended') a, leaselock.lease_release(a.ticket);
