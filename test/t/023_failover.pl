@@ -14,6 +14,7 @@ use Test::More;
 
 my $primary = new_node('primary', qq{
 max_connections = 20
+leaselock.waiter_timeout = '10 min'
 wal_keep_size = 512MB
 }, allows_streaming => 1, has_archiving => 1);
 $primary->safe_psql('postgres', q{
