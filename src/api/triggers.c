@@ -71,7 +71,7 @@ reject_arguments(const char *function, const char *problem,
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("wrong arguments of trigger function %s: %s",
+			 errmsg("wrong arguments for trigger function %s: %s",
 					function, problem),
 			 errhint("%s", usage)));
 }
@@ -111,7 +111,7 @@ find_column(const TriggerData *data, const char *column, Oid type,
 								  shown_value(column)), usage);
 	if (TupleDescAttr(desc, number - 1)->attgenerated != '\0')
 		reject_arguments(function,
-						 psprintf("column \"%s\" is generated, which happens after the trigger",
+						 psprintf("column \"%s\" is generated; generated columns are computed after BEFORE triggers",
 								  column), usage);
 	found = getBaseType(TupleDescAttr(desc, number - 1)->atttypid);
 	if (found != type && !(type == TEXTOID && found == VARCHAROID))
