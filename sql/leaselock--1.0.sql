@@ -200,22 +200,21 @@ CREATE TABLE leaselock.scopes (
 ) USING heap;
 
 -- Sessions remember the floor, the registered scopes and whether there are
--- queues.  What changes these tables by SQL, such as a restore, tells them.
+-- queues.  What changes these tables by SQL, such as a restore, tells them; so
+-- does logical replication, which fires triggers for each row only.  TRUNCATE,
+-- which makes another file of the table, is told by the server.
 CREATE FUNCTION leaselock.announce_rows()
 RETURNS trigger
 AS 'MODULE_PATHNAME', 'leaselock_announce_rows'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leaselock.announce_rows() IS
 	'internal: tells sessions that rows of a table of leaselock have changed';
-CREATE TRIGGER announce
-	AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON leaselock.floor
-	FOR EACH STATEMENT EXECUTE FUNCTION leaselock.announce_rows();
-CREATE TRIGGER announce
-	AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON leaselock.scopes
-	FOR EACH STATEMENT EXECUTE FUNCTION leaselock.announce_rows();
-CREATE TRIGGER announce
-	AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON leaselock.queues
-	FOR EACH STATEMENT EXECUTE FUNCTION leaselock.announce_rows();
+CREATE TRIGGER announce AFTER INSERT OR UPDATE OR DELETE ON leaselock.floor
+	FOR EACH ROW EXECUTE FUNCTION leaselock.announce_rows();
+CREATE TRIGGER announce AFTER INSERT OR UPDATE OR DELETE ON leaselock.scopes
+	FOR EACH ROW EXECUTE FUNCTION leaselock.announce_rows();
+CREATE TRIGGER announce AFTER INSERT OR UPDATE OR DELETE ON leaselock.queues
+	FOR EACH ROW EXECUTE FUNCTION leaselock.announce_rows();
 ALTER TABLE leaselock.floor ENABLE ALWAYS TRIGGER announce;
 ALTER TABLE leaselock.scopes ENABLE ALWAYS TRIGGER announce;
 ALTER TABLE leaselock.queues ENABLE ALWAYS TRIGGER announce;

@@ -331,8 +331,8 @@ leaselock_fence_monotonic(PG_FUNCTION_ARGS)
 }
 
 /*
- * On our own tables: a statement, such as a restore, has changed rows that
- * sessions may remember.  The library announces its own changes by itself.
+ * On our own tables: a statement, such as a restore, or logical replication has
+ * changed a row that sessions may remember.  The library announces its own changes by itself.
  */
 Datum
 leaselock_announce_rows(PG_FUNCTION_ARGS)

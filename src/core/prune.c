@@ -193,12 +193,14 @@ prune_queues(Prune *prune)
 {
 	Tag			tag = queues_tag();
 	TagSet		tags = {.quiet = prune->quiet};
+	List	   *rows;
 	TicketScan *scan;
 	TicketRow	ticket;
 	bool		found;
 
 	if (!store_has_queues() || !try_tag(&tags, &tag, ExclusiveLock))
 		return;
+	rows = store_list_queues();
 	scan = store_open_queues(NULL);
 	found = store_next_ticket(scan, &ticket);
 	store_close_tickets(scan);
@@ -207,7 +209,7 @@ prune_queues(Prune *prune)
 		give_back_tags(&tags);
 		return;
 	}
-	store_forget_queues();
+	store_forget_queues(rows);
 	note_lease_change();
 	prune->tags += tags.count;
 	keep_tags(&tags);

@@ -132,23 +132,37 @@ store_announce_queues(bool in_any_case)
 	store_write_row(REL_QUEUES, values, nulls, &version);
 }
 
-/*
- * Says that there are no queues any more.  The caller holds the queues tag in
- * ExclusiveLock, and has found no ticket in a queue.
- */
-void
-store_forget_queues(void)
+/* What says at this moment that there are queues (RowVersion *). */
+List *
+store_list_queues(void)
 {
 	TableScan  *scan = store_open_scan(REL_QUEUES, REL_NONE, NULL, 0);
 	HeapTuple	tuple;
-	RowVersion	version;
+	List	   *rows = NIL;
 
 	while (HeapTupleIsValid(tuple = store_next_row(scan, ForwardScanDirection)))
 	{
-		version = store_row_version(tuple);
-		store_delete_row(REL_QUEUES, &version);
+		RowVersion *row = palloc(sizeof(RowVersion));
+
+		*row = store_row_version(tuple);
+		rows = lappend(rows, row);
 	}
 	store_close_scan(scan);
+	return rows;
+}
+
+/*
+ * Says that there are no queues any more.  The caller holds the queues tag in
+ * ExclusiveLock, has listed these rows under it, and then has found no ticket in
+ * a queue.  A row that is there by now and was not then has come with a ticket.
+ */
+void
+store_forget_queues(List *rows)
+{
+	ListCell   *cell;
+
+	foreach(cell, rows)
+		store_delete_row(REL_QUEUES, (RowVersion *) lfirst(cell));
 }
 
 /* ----------------------------------------------------------------------

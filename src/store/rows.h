@@ -69,7 +69,8 @@ extern List *store_sample_tickets(TimestampTz before, int *seen);
 /* in file hints.c */
 extern bool store_has_queues(void);
 extern void store_announce_queues(bool in_any_case);
-extern void store_forget_queues(void);
+extern List *store_list_queues(void);
+extern void store_forget_queues(List *rows);
 extern List *store_list_blocked(const Identity *who);
 extern List *store_list_blockers(int count);
 extern void store_note_blocker(const Identity *who, const LockKey *key);

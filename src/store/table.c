@@ -108,6 +108,7 @@ static const IndexShape index_shapes[] = {
 typedef struct KnownRelation
 {
 	Oid			oid;
+	Oid			last_oid;		/* the last one that was forgotten */
 	bool		checked;
 	bool		is_empty;		/* has no row, or there was none yet to say */
 	int			index_count;	/* of a table, -1: not listed yet */
@@ -124,6 +125,8 @@ forget_relations(void)
 {
 	for (int i = 0; i < REL_NONE; i++)
 	{
+		if (OidIsValid(known[i].oid))
+			known[i].last_oid = known[i].oid;
 		known[i].oid = InvalidOid;
 		known[i].checked = false;
 		known[i].is_empty = false;
@@ -132,12 +135,17 @@ forget_relations(void)
 	generation++;
 }
 
+/*
+ * A table that is kept open is read on after its oid was forgotten, and what is
+ * remembered of it then is to be forgotten, too.
+ */
 static void
 relation_changed(Datum arg, Oid relation)
 {
 	for (int i = 0; i < REL_NONE; i++)
 	{
-		if (!OidIsValid(relation) || known[i].oid == relation)
+		if (!OidIsValid(relation) || known[i].oid == relation ||
+			known[i].last_oid == relation)
 		{
 			forget_relations();
 			return;
