@@ -711,6 +711,23 @@ check_ticket_kept(const Play *play, const TicketRow *old, const TicketRow *new)
 }
 
 static void
+check_new_ticket(const Play *play)
+{
+	const TicketRow *ticket = &play->plan.ticket;
+	const LeaseEvent *event = &play->event;
+
+	check(TICKET_ROWS, is_same(&ticket->who, &event->who) &&
+		  same_uuid(&ticket->ticket, &event->ticket) &&
+		  ticket->has_request_id == event->has_request_id &&
+		  same_uuid(&ticket->request_id, &event->request_id) &&
+		  ticket->key.name == event->key.name &&
+		  ticket->lease_us == event->lease_us &&
+		  ticket->requested_at == NOW &&
+		  !ItemPointerIsValid(&ticket->version.tid), play,
+		  "not the ticket that was asked for");
+}
+
+static void
 check_ticket_rows(const Play *play, const World *before)
 {
 	const LeasePlan *plan = &play->plan;
@@ -722,9 +739,7 @@ check_ticket_rows(const Play *play, const World *before)
 			check_ticket_kept(play, &before->tickets[play->ticket],
 							  &plan->ticket);
 		else
-			check(TICKET_ROWS, is_same(&plan->ticket.who, &play->event.who) &&
-				  same_uuid(&plan->ticket.ticket, &play->event.ticket), play,
-				  "not the ticket that was asked for");
+			check_new_ticket(play);
 	}
 	if (plan->writes_head && first_waiter(before) >= 0)
 	{
