@@ -118,6 +118,7 @@ REGRESS = \
 	queue_limit \
 	deadlock \
 	fence_guard \
+	fence_rules \
 	fence_monotonic \
 	fence_writes \
 	access \

@@ -17,6 +17,7 @@ my $primary = new_node('primary', qq{
 session_preload_libraries = 'leaselock'
 leaselock.waiter_timeout = '1 h'
 max_connections = 20
+leaselock.waiter_timeout = '10 min'
 wal_keep_size = 512MB
 }, allows_streaming => 1, has_archiving => 1);
 $primary->safe_psql('postgres', q{

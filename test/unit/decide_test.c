@@ -105,6 +105,7 @@ granted_world(TimestampTz hold)
 
 	world.lock.holder = identities[A];
 	world.lock.granted_at = PAST - 2;
+	world.lock.granted_xid = FullTransactionIdFromU64(FENCE);
 	world.lock.hold_expires_at = hold;
 	return world;
 }
@@ -196,6 +197,7 @@ add_former_tickets(World *world)
 {
 	TicketRow  *ended = add_ticket(world, &identities[A]);
 	TicketRow  *superseded = add_ticket(world, &identities[A]);
+	TicketRow  *lapsed;
 
 	ended->state = LEASE_RELEASED;
 	ended->ended_at = PAST;
@@ -206,6 +208,11 @@ add_former_tickets(World *world)
 	superseded->expires_at = LATER;
 	superseded->listed = true;
 	superseded->claimed = true;
+	lapsed = add_ticket(world, &identities[A]);
+	lapsed->state = LEASE_HELD;
+	lapsed->fence = OLD_FENCE;
+	lapsed->expires_at = PAST - 1;
+	lapsed->claimed = true;
 }
 
 /* Those that are combined with long queues. */

@@ -667,7 +667,9 @@ check_lock_row(const Play *play, const World *after)
 		check(LOCK_ROW, lock->holder.owner == NULL && lock->tickets == 0 &&
 			  lock->expires_at == NO_TIME && !lock->has_first &&
 			  lock->hold_expires_at == NO_TIME &&
-			  lock->granted_at == NO_TIME, play, "nobody holds something");
+			  lock->granted_at == NO_TIME &&
+			  !FullTransactionIdIsValid(lock->granted_xid), play,
+			  "nobody holds something");
 	else
 		check(LOCK_ROW, lock->holder.owner != NULL &&
 			  lock->granted_at != NO_TIME, play, "half a holder");
@@ -709,6 +711,23 @@ check_ticket_kept(const Play *play, const TicketRow *old, const TicketRow *new)
 }
 
 static void
+check_new_ticket(const Play *play)
+{
+	const TicketRow *ticket = &play->plan.ticket;
+	const LeaseEvent *event = &play->event;
+
+	check(TICKET_ROWS, is_same(&ticket->who, &event->who) &&
+		  same_uuid(&ticket->ticket, &event->ticket) &&
+		  ticket->has_request_id == event->has_request_id &&
+		  same_uuid(&ticket->request_id, &event->request_id) &&
+		  ticket->key.name == event->key.name &&
+		  ticket->lease_us == event->lease_us &&
+		  ticket->requested_at == NOW &&
+		  !ItemPointerIsValid(&ticket->version.tid), play,
+		  "not the ticket that was asked for");
+}
+
+static void
 check_ticket_rows(const Play *play, const World *before)
 {
 	const LeasePlan *plan = &play->plan;
@@ -720,9 +739,7 @@ check_ticket_rows(const Play *play, const World *before)
 			check_ticket_kept(play, &before->tickets[play->ticket],
 							  &plan->ticket);
 		else
-			check(TICKET_ROWS, is_same(&plan->ticket.who, &play->event.who) &&
-				  same_uuid(&plan->ticket.ticket, &play->event.ticket), play,
-				  "not the ticket that was asked for");
+			check_new_ticket(play);
 	}
 	if (plan->writes_head && first_waiter(before) >= 0)
 	{
@@ -756,6 +773,28 @@ is_of_ticket(EventKind kind)
 		kind == EVENT_RELEASE || kind == EVENT_CANCEL;
 }
 
+/*
+ * Who would have waited is told what was in the way; a busy scope is waited for
+ * as if it were the lock.
+ */
+static void
+check_contended(const Play *play)
+{
+	const LeaseEvent *event = &play->event;
+	unsigned	busy = play->view.busy;
+	unsigned	retry_after = play->plan.retry_after;
+
+	check(NO_WRITE_WITHOUT_PLACE, !writes_anything(&play->plan), play,
+		  "contended");
+	if (retry_after != 0)
+		check(BUSY_ANSWERS, (retry_after & busy) != 0 ||
+			  (retry_after == TAG_NAME && (busy & TAG_SCOPE)), play,
+			  "what is not busy is in the way");
+	else
+		check(BUSY_ANSWERS, !event->may_queue || event->left_us <= 0, play,
+			  "nothing is in the way");
+}
+
 static void
 check_state(const Play *play, const World *before, const World *after)
 {
@@ -782,7 +821,7 @@ check_state(const Play *play, const World *before, const World *after)
 		check(STATE_STORED, state == LEASE_CONTENDED ||
 			  state == LEASE_DEADLOCK, play, "there is no ticket");
 	if (state == LEASE_CONTENDED)
-		check(NO_WRITE_WITHOUT_PLACE, !writes_anything(plan), play, "contended");
+		check_contended(play);
 }
 
 /* What may become of another ticket than the event's. */
@@ -1298,6 +1337,9 @@ check_judgements(const World *world)
 		if (is_member(world, i))
 			shares[count++] = world->tickets[i];
 	}
+	/* they are not even read where there is but one */
+	if (count <= 1)
+		count = 0;
 	check(JUDGEMENTS, grant_is_live(&world->lock, NOW) == is_held(world),
 		  &play, "the grant");
 	check(JUDGEMENTS, grant_depth(&world->lock, shares, count, NOW) ==

@@ -449,7 +449,10 @@ save_rows(World *after, const Play *play)
 		ItemPointerSet(&after->lock.version.tid, 1, 1);
 	}
 	if (plan->begins_grant)
+	{
+		after->lock.granted_xid = FullTransactionIdFromU64(plan->lock.fence);
 		after->next_fence++;
+	}
 	if (plan->deletes_ticket)
 		delete_ticket(after, &play->view.ticket.ticket);
 	if (plan->raises_floor)
