@@ -668,8 +668,8 @@ static bool
 find_obstacle(const LeaseEvent *event, const Outcome *outcome, bool first,
 			  Obstacle *obstacle)
 {
-	bool		extends = same_identity(&outcome->lock.holder, &event->who) &&
-		grant_is_live(&outcome->lock, outcome->now);
+	bool		extends = (same_identity(&outcome->lock.holder, &event->who) &&
+						   grant_is_live(&outcome->lock, outcome->now));
 
 	obstacle->mode = ExclusiveLock;
 	obstacle->brief = first;
