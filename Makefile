@@ -5,6 +5,8 @@
 #   make installcheck TEMP_INSTANCE=1
 #                                the same, regress and isolation on servers of their own
 #   make test                    build, private installation, every suite; see test/run
+#   make unit                    the rules without a server, on every small world; see test/unit
+#   make unit-mutations          whether that finds the rules broken; see test/unit/mutate
 #   make test-ubsan              regress and isolation, with the library made to trap undefined behaviour
 #   make test-majors             every suite on 17, 18 and 19; see test/majors
 #   make check-layers            who uses whom in src; see test/layers
@@ -118,6 +120,7 @@ REGRESS = \
 	queue_limit \
 	deadlock \
 	fence_guard \
+	fence_rules \
 	fence_monotonic \
 	fence_writes \
 	access \
@@ -224,7 +227,8 @@ ifdef TEMP_INSTANCE
 REGRESS_OPTS   += --temp-instance=./tmp_check_regress --temp-config=$(srcdir)/test/leaselock.conf
 ISOLATION_OPTS += --temp-instance=./tmp_check_iso --temp-config=$(srcdir)/test/leaselock.conf
 endif
-EXTRA_CLEAN = tmp_check_regress tmp_check_iso src/cli/leaselock $(CLI_OBJS)
+EXTRA_CLEAN = tmp_check_regress tmp_check_iso src/cli/leaselock $(CLI_OBJS) \
+	test/unit/decide_test $(UNIT_OBJS)
 
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
@@ -270,9 +274,29 @@ uninstall-cli:
 # expected/ where it runs.
 .PHONY: objdir link-expected
 objdir:
-	@mkdir -p src/api src/core src/store src/cli
+	@mkdir -p src/api src/core src/store src/cli test/unit
 link-expected:
 	@test -e expected || ln -s $(abspath $(top))/expected expected
+
+# A program of its own, of the files that need no server to run.  Always
+# optimised: it tries millions of cases.
+UNIT_OBJS = \
+	test/unit/decide_test.o \
+	test/unit/world.o \
+	test/unit/promises.o \
+	test/unit/siphash_test.o \
+	test/unit/assert_stub.o
+
+.PHONY: unit unit-mutations
+unit: test/unit/decide_test
+	@./test/unit/decide_test
+unit-mutations: test/unit/decide_test
+	@CC='$(CC)' CFLAGS="$(subst ",\",$(CPPFLAGS)) $(CFLAGS) -I$(top)src/core" LDFLAGS='$(LDFLAGS) $(LDFLAGS_EX)' \
+		$(top)test/unit/mutate $(UNIT_OBJS) src/store/siphash.o
+$(UNIT_OBJS): override CFLAGS += -O2
+$(UNIT_OBJS): $(SRC_HEADERS) $(top)test/unit/unit.h | objdir
+test/unit/decide_test: $(UNIT_OBJS) src/core/decide.o src/store/siphash.o
+	$(CC) $(CFLAGS) $^ $(LDFLAGS) $(LDFLAGS_EX) -o $@
 
 # The places that must name the version of the control file.
 .PHONY: checkver
@@ -286,7 +310,7 @@ checkver:
 	test "`printf '%s\n' $(DATA) | sed 's/.*--//; s/\.sql$$//' | sort -V | tail -n 1`" = "$$v" || \
 		fail "no script in DATA leads to $$v, or one leads further"
 
-SUITES ?= regress isolation tap
+SUITES ?= unit regress isolation tap
 
 # Undefined behaviour ends the process that shows it, and so fails a test.
 UBSAN = -fsanitize=undefined -fno-sanitize-recover=undefined

@@ -156,6 +156,13 @@ CREATE TABLE leaselock.blockers (
 ) USING heap;
 CREATE INDEX blockers_owner ON leaselock.blockers (owner, role);
 
+-- Has a row if a ticket may be in the queue of any lock: most databases have no
+-- queue, and where none is on record no session looks for waiters.
+--   since  when the first ticket was put into a queue
+CREATE TABLE leaselock.queues (
+	since timestamptz NOT NULL
+) USING heap;
+
 -- The floor of all future fences: none is given at or below it.  It has no
 -- row until it is first raised, for a row that the script inserted would
 -- collide with the one that a dump carries.  Should there be several, as after
@@ -173,6 +180,7 @@ CREATE TABLE leaselock.floor (
 -- delete their rows without a replica identity.
 ALTER TABLE leaselock.tickets REPLICA IDENTITY FULL;
 ALTER TABLE leaselock.blockers REPLICA IDENTITY FULL;
+ALTER TABLE leaselock.queues REPLICA IDENTITY FULL;
 ALTER TABLE leaselock.floor REPLICA IDENTITY FULL;
 
 -- Which role a scope is registered to.  A scope without a row is open to every
@@ -190,6 +198,26 @@ CREATE TABLE leaselock.scopes (
 	CONSTRAINT scopes_scope CHECK (octet_length(scope) BETWEEN 1 AND 255 AND
 		scope !~ '[\x01-\x1f\x7f]|^ | $')
 ) USING heap;
+
+-- Sessions remember the floor, the registered scopes and whether there are
+-- queues.  What changes these tables by SQL, such as a restore, tells them; so
+-- does logical replication, which fires triggers for each row only.  TRUNCATE,
+-- which makes another file of the table, is told by the server.
+CREATE FUNCTION leaselock.announce_rows()
+RETURNS trigger
+AS 'MODULE_PATHNAME', 'leaselock_announce_rows'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leaselock.announce_rows() IS
+	'internal: tells sessions that rows of a table of leaselock have changed';
+CREATE TRIGGER announce AFTER INSERT OR UPDATE OR DELETE ON leaselock.floor
+	FOR EACH ROW EXECUTE FUNCTION leaselock.announce_rows();
+CREATE TRIGGER announce AFTER INSERT OR UPDATE OR DELETE ON leaselock.scopes
+	FOR EACH ROW EXECUTE FUNCTION leaselock.announce_rows();
+CREATE TRIGGER announce AFTER INSERT OR UPDATE OR DELETE ON leaselock.queues
+	FOR EACH ROW EXECUTE FUNCTION leaselock.announce_rows();
+ALTER TABLE leaselock.floor ENABLE ALWAYS TRIGGER announce;
+ALTER TABLE leaselock.scopes ENABLE ALWAYS TRIGGER announce;
+ALTER TABLE leaselock.queues ENABLE ALWAYS TRIGGER announce;
 
 -- Dumps carry the registered scopes, the last fences and the floor, so that fences go on growing in
 -- a restored database.  Leases do not survive a restore, so tickets are left
@@ -836,8 +864,9 @@ COMMENT ON FUNCTION leaselock.lease_break(text, bigint, text) IS
 -- ----------------------------------------------------------------------
 -- Function: leaselock.lease_prune(2)
 --
---	Removes ended tickets and idle locks.  Use does that by and by; this does
---	it at once.  What is busy is left alone, and fences do not go back.
+--	Removes ended tickets and idle locks.  Use does that incrementally; this
+--	does it at once.  What is busy is left alone, and fences do not go back.
+--	Called outside a transaction block it does not wait for the disk.
 --
 -- Parameters:
 --	older_than  how long a ticket must have been ended, or a lock idle;
@@ -852,7 +881,7 @@ COMMENT ON FUNCTION leaselock.lease_break(text, bigint, text) IS
 --	25006         read-only transaction or standby
 --
 -- Tables: writes leaselock.locks, leaselock.tickets, leaselock.blockers,
---	leaselock.floor
+--	leaselock.queues, leaselock.floor
 -- ----------------------------------------------------------------------
 CREATE FUNCTION leaselock.lease_prune(older_than interval DEFAULT '1 day',
 	max_rows int DEFAULT 10000)

@@ -17,6 +17,11 @@
 #include "access/tableam.h"
 #include "access/xact.h"
 #include "nodes/execnodes.h"
+#if PG_VERSION_NUM >= 160000
+#include "utils/guc_hooks.h"	/* assign_synchronous_commit */
+#else
+#include "replication/syncrep.h"
+#endif
 #include "storage/bufmgr.h"
 #include "storage/lock.h"
 #include "storage/proc.h"

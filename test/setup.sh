@@ -129,7 +129,7 @@ outer() {
 		LEASELOCK_HISTORY_SEED="${LEASELOCK_HISTORY_SEED:-}" LEASELOCK_HOSTILE_CASES="${LEASELOCK_HOSTILE_CASES:-}" \
 		LEASELOCK_ATTACK_SECONDS="${LEASELOCK_ATTACK_SECONDS:-}" \
 		OLD_PG_CONFIG="${OLD_PG_CONFIG:-}" \
-		KNOBS="${KNOBS:-}" SUITES="${SUITES:-}" REGRESS="${REGRESS:-}" ISOLATION="${ISOLATION:-}" EVERY_LEVEL="${EVERY_LEVEL:-}" PROVE_TESTS="${PROVE_TESTS:-}" \
+		KNOBS="${KNOBS:-}" SUITES="${SUITES:-}" REGRESS="${REGRESS:-}" ISOLATION="${ISOLATION:-}" EVERY_LEVEL="${EVERY_LEVEL:-}" PROVE_TESTS="${PROVE_TESTS:-}" PROVE_JOBS="${PROVE_JOBS:-}" \
 		"test/$1" </dev/null &
 	inner=$!
 	set +m
@@ -177,9 +177,15 @@ build() {
 
 # The server's own headers are not ours to warn about, hence -isystem, nor are
 # the parameters that its callbacks prescribe.
-build_one() {
-	local flags="-Wall -Wextra -Wno-unused-parameter -isystem $("$PG_CONFIG" --includedir-server) ${PG_CFLAGS:-}" clang llvm=
+build_flags() {
+	local flags="-Wall -Wextra -Wno-unused-parameter -isystem $("$PG_CONFIG" --includedir-server) ${PG_CFLAGS:-}"
 	[ "${CI:-}" != true ] || flags="$flags -Werror"
+	say "$flags"
+}
+
+build_one() {
+	local flags clang llvm=
+	flags=$(build_flags)
 	clang=$(sed -n 's/^CLANG *= *//p' "$(dirname "$("$PG_CONFIG" --pgxs)")/../Makefile.global")
 	command -v "${clang:-none}" >/dev/null || llvm=with_llvm=no
 	make -s $llvm clean checkver || return

@@ -12,9 +12,33 @@
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
+#include "utils/typcache.h"
 
 #include "api/result.h"
 #include "store/table.h"
+
+/*
+ * The row type of a function that answers with a named one.  The server gives
+ * each version of a type an identifier; one that was checked need not be
+ * checked again.  Raises 55000.
+ */
+TupleDesc
+named_row_type(FunctionCallInfo fcinfo, const char *function,
+			   const Oid *types, int columns, uint64 *checked)
+{
+	Oid			type = get_fn_expr_rettype(fcinfo->flinfo);
+	TypeCacheEntry *entry;
+
+	if (!OidIsValid(type))
+		return result_row_type(fcinfo, function, types, columns);
+	entry = lookup_type_cache(type, TYPECACHE_TUPDESC);
+	if (entry->tupDesc == NULL)
+		return result_row_type(fcinfo, function, types, columns);
+	if (entry->tupDesc_identifier != *checked)
+		store_check_result(function, entry->tupDesc, types, columns);
+	*checked = entry->tupDesc_identifier;
+	return entry->tupDesc;
+}
 
 /*
  * The row type of a function's result, after making sure that it has the

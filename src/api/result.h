@@ -14,6 +14,9 @@
 #include "fmgr.h"
 #include "nodes/execnodes.h"
 
+extern TupleDesc named_row_type(FunctionCallInfo fcinfo, const char *function,
+								const Oid *types, int columns,
+								uint64 *checked);
 extern TupleDesc result_row_type(FunctionCallInfo fcinfo,
 								 const char *function, const Oid *types,
 								 int columns);

@@ -97,8 +97,8 @@ answer_datum(FunctionCallInfo fcinfo, const LeaseAnswer *answer)
 	int64		next_call = next_call_ms(answer);
 	Datum		values[ANSWER_COLUMNS];
 	bool		nulls[ANSWER_COLUMNS];
-	TupleDesc	desc = result_row_type(fcinfo, "lease_ticket", answer_types,
-									   ANSWER_COLUMNS);
+	static uint64 checked = 0;
+	TupleDesc	desc;
 
 #define SET_ANSWER(column, value, valid) \
 	do { \
@@ -132,6 +132,9 @@ answer_datum(FunctionCallInfo fcinfo, const LeaseAnswer *answer)
 
 #undef SET_ANSWER
 
+	/* last: the server may free it whenever catalogs are looked at */
+	desc = named_row_type(fcinfo, "lease_ticket", answer_types,
+						  ANSWER_COLUMNS, &checked);
 	return HeapTupleGetDatum(heap_form_tuple(desc, values, nulls));
 }
 

@@ -26,10 +26,12 @@
 #include "api/arguments.h"
 #include "core/fence.h"
 #include "leaselock.h"
+#include "store/table.h"
 #include "store/tag.h"
 
 PG_FUNCTION_INFO_V1(leaselock_fence_guard);
 PG_FUNCTION_INFO_V1(leaselock_fence_monotonic);
+PG_FUNCTION_INFO_V1(leaselock_announce_rows);
 
 #define DEFAULT_SCOPE	"public"
 
@@ -69,7 +71,7 @@ reject_arguments(const char *function, const char *problem,
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("wrong arguments of trigger function %s: %s",
+			 errmsg("wrong arguments for trigger function %s: %s",
 					function, problem),
 			 errhint("%s", usage)));
 }
@@ -109,7 +111,7 @@ find_column(const TriggerData *data, const char *column, Oid type,
 								  shown_value(column)), usage);
 	if (TupleDescAttr(desc, number - 1)->attgenerated != '\0')
 		reject_arguments(function,
-						 psprintf("column \"%s\" is generated, which happens after the trigger",
+						 psprintf("column \"%s\" is generated; generated columns are computed after BEFORE triggers",
 								  column), usage);
 	found = getBaseType(TupleDescAttr(desc, number - 1)->atttypid);
 	if (found != type && !(type == TEXTOID && found == VARCHAROID))
@@ -192,18 +194,26 @@ require_guard_timing(const Guard *guard, TriggerEvent event)
 					  GUARD_USAGE);
 }
 
-/* What the trigger's arguments say, from the first call of the statement on. */
+/*
+ * What the trigger's arguments say, from the first call of the statement on.
+ * The executor has call information of its own for each trigger of each table
+ * that a statement writes, so also for each partition, whose columns may have
+ * other numbers.
+ */
 static const Guard *
 get_guard(FunctionCallInfo fcinfo, const TriggerData *data)
 {
 	Guard	   *guard = (Guard *) fcinfo->flinfo->fn_extra;
 
-	if (guard != NULL)
-		return guard;
-	guard = MemoryContextAllocZero(fcinfo->flinfo->fn_mcxt, sizeof(Guard));
-	parse_guard(fcinfo, data, guard);
+	if (guard == NULL)
+	{
+		guard = MemoryContextAllocZero(fcinfo->flinfo->fn_mcxt,
+									   sizeof(Guard));
+		parse_guard(fcinfo, data, guard);
+		fcinfo->flinfo->fn_extra = guard;
+	}
+	/* a MERGE, or an UPDATE that moves a row, fires several events */
 	require_guard_timing(guard, data->tg_event);
-	fcinfo->flinfo->fn_extra = guard;
 	return guard;
 }
 
@@ -318,4 +328,17 @@ leaselock_fence_monotonic(PG_FUNCTION_ARGS)
 	if (!old_isnull && new_fence < old_fence)
 		reject_lower_fence(data, old_fence, new_fence);
 	return PointerGetDatum(data->tg_newtuple);
+}
+
+/*
+ * On our own tables: a statement, such as a restore, or logical replication has
+ * changed a row that sessions may remember.  The library announces its own changes by itself.
+ */
+Datum
+leaselock_announce_rows(PG_FUNCTION_ARGS)
+{
+	TriggerData *data = require_trigger(fcinfo, "announce_rows()");
+
+	store_announce_rows(data->tg_relation);
+	return PointerGetDatum(NULL);
 }

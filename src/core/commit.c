@@ -11,27 +11,43 @@
 
 #include "replication/syncrep.h"
 #include "replication/walsender.h"
-#include "utils/guc.h"
 #include "utils/memutils.h"
 
+#include "compat.h"
 #include "core/changes.h"
 #include "core/commit.h"
 #include "core/fence.h"
 #include "core/prune.h"
 #include "store/tag.h"
 
+/* What synchronous_commit was, while a commit does without it. */
+static int	relaxed_from = -1;
+
 /*
  * Lets the commit return before it is on disk, if all that it may lose is a
  * release: the lease then runs out instead.  That saves every second wait of a
- * pair of acquire and release.
+ * pair of acquire and release.  The variable is set as its assign hook would;
+ * to set it as SET LOCAL does costs as much as a write.
  */
 static void
 relax_commit(void)
 {
-	if (may_lose_all())
-		(void) set_config_option("synchronous_commit", "off",
-								 PGC_USERSET, PGC_S_SESSION,
-								 GUC_ACTION_LOCAL, true, 0, false);
+	if (!may_lose_all() || synchronous_commit == SYNCHRONOUS_COMMIT_OFF)
+		return;
+	relaxed_from = synchronous_commit;
+	synchronous_commit = SYNCHRONOUS_COMMIT_OFF;
+	assign_synchronous_commit(synchronous_commit, NULL);
+}
+
+/* Once the commit is done, or has failed. */
+static void
+restore_commit(void)
+{
+	if (relaxed_from < 0)
+		return;
+	synchronous_commit = relaxed_from;
+	assign_synchronous_commit(synchronous_commit, NULL);
+	relaxed_from = -1;
 }
 
 /*
@@ -98,6 +114,7 @@ leaselock_xact_callback(XactEvent event, void *arg)
 		case XACT_EVENT_COMMIT:
 		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PREPARE:
+			restore_commit();
 			fences_end();
 			forget_tags();
 			end_changes();

@@ -114,9 +114,8 @@ read_rows(Call *call)
 {
 	LeaseView  *view = &call->view;
 
-	if (view->has_ticket)
-		reload_ticket(view);
-	else
+	/* a ticket that was passed was loaded just before */
+	if (!view->has_ticket)
 		load_request(call);
 	store_load_lock(&call->event->key, &view->lock);
 	judge_anew(call);
@@ -424,9 +423,20 @@ leave_last_grant(const LockRow *lock)
 		store_forget_blocker(&lock->holder, &lock->key);
 }
 
+/* Before a ticket is put into a queue, which others may believe not to exist. */
+static void
+announce_queues(Call *call)
+{
+	Tag			tag = queues_tag();
+
+	store_announce_queues(!try_tag(&call->tags, &tag, RowShareLock));
+}
+
 static void
 save_rows(Call *call, LeasePlan *plan)
 {
+	if (plan->writes_ticket && plan->ticket.place != 0)
+		announce_queues(call);
 	if (plan->writes_ticket)
 		save_ticket(&plan->ticket);
 	if (plan->writes_head)
@@ -587,7 +597,7 @@ complete(Call *call, LeasePlan *plan)
 		return true;
 	call->event->silent = true;
 	view->has_ticket = true;
-	view->ticket = plan->ticket;
+	view->ticket = plan->ticket;	/* as it was written */
 	view->busy = 0;
 	view->name = NAME_NONE;
 	view->tags = 0;
@@ -619,6 +629,7 @@ carry_out_with(LeaseEvent *event, const TicketRow *ticket, unsigned busy,
 		call.view.has_ticket = true;
 		call.view.ticket = *ticket;
 	}
+	store_begin_event();
 	for (read_rows(&call);;)
 	{
 		plan = decide(&call.view, event, call.now);
@@ -645,6 +656,7 @@ carry_out_with(LeaseEvent *event, const TicketRow *ticket, unsigned busy,
 		}
 	}
 	set_outcome(&call, &plan, outcome);
+	store_end_event();
 }
 
 /* carry_out_with for everybody but housekeeping. */

@@ -185,6 +185,37 @@ prune_blockers(Prune *prune)
 }
 
 /*
+ * Says that there are no queues, if there are none, so that nobody looks for
+ * waiters.  Others that want to queue meanwhile say the contrary once more.
+ */
+static void
+prune_queues(Prune *prune)
+{
+	Tag			tag = queues_tag();
+	TagSet		tags = {.quiet = prune->quiet};
+	List	   *rows;
+	TicketScan *scan;
+	TicketRow	ticket;
+	bool		found;
+
+	if (!store_has_queues() || !try_tag(&tags, &tag, ExclusiveLock))
+		return;
+	rows = store_list_queues();
+	scan = store_open_queues(NULL);
+	found = store_next_ticket(scan, &ticket);
+	store_close_tickets(scan);
+	if (found)
+	{
+		give_back_tags(&tags);
+		return;
+	}
+	store_forget_queues(rows);
+	note_lease_change();
+	prune->tags += tags.count;
+	keep_tags(&tags);
+}
+
+/*
  * Removes what was over "older_us" ago, tickets not before their retention has
  * passed; at most max_rows rows.  Returns how many.  If a crash loses that, it
  * is done again some day, so the commit need not wait, for a standby neither,
@@ -204,6 +235,7 @@ lease_prune(int64 older_us, int64 max_rows)
 	prune.before = now - older_us;
 	prune_locks(&prune);
 	prune_blockers(&prune);
+	prune_queues(&prune);
 	end_losable_write();
 	return prune.removed;
 }
@@ -289,5 +321,8 @@ tidy_before_commit(bool will_wait)
 		tidy_page(&prune);
 	if (!will_wait &&
 		pg_prng_uint64_range(&pg_global_prng_state, 1, BATCH) == 1)
+	{
 		prune_blockers(&prune);
+		prune_queues(&prune);
+	}
 }

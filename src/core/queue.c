@@ -92,11 +92,12 @@ next_waiter(QueueWalk *walk, int max_rows, TicketRow *ticket)
 	while (walk->rows < max_rows && store_next_ticket(walk->scan, ticket))
 	{
 		walk->rows++;
-		if (ticket->state != LEASE_WAITING)
-			continue;
-		if (ticket->alive_until <= walk->now)
+		if (ticket->state == LEASE_WAITING &&
+			ticket->alive_until <= walk->now)
 			ticket->attended = is_attended(ticket);
-		if (waiter_is_dead(ticket, walk->lock, walk->now))
+		/* what came with a copied database does not even wait */
+		if (ticket->state != LEASE_WAITING ||
+			waiter_is_dead(ticket, walk->lock, walk->now))
 		{
 			count_dead(walk, ticket);
 			continue;
@@ -118,8 +119,12 @@ void
 find_head(const LockRow *lock, const Identity *except, TimestampTz now,
 		  QueueHead *head)
 {
-	QueueWalk	walk = begin_walk(lock, now);
+	QueueWalk	walk;
 
+	memset(head, 0, sizeof(QueueHead));
+	if (!store_has_queues())
+		return;
+	walk = begin_walk(lock, now);
 	do
 		head->exists = next_waiter(&walk, INT_MAX, &head->ticket);
 	while (head->exists && except != NULL &&
@@ -198,10 +203,13 @@ queue_position(const LockRow *lock, const TicketRow *own, TimestampTz now)
 int
 queue_length(const LockRow *lock, TimestampTz now, int enough, int max_rows)
 {
-	QueueWalk	walk = begin_walk(lock, now);
+	QueueWalk	walk;
 	TicketRow	ticket;
 	int			length = 0;
 
+	if (!store_has_queues())
+		return 0;
+	walk = begin_walk(lock, now);
 	while (length < enough && next_waiter(&walk, max_rows, &ticket))
 		length++;
 	end_walk(&walk);

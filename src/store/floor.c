@@ -132,21 +132,39 @@ next_fence(int64 last, const FenceFloor *floor)
 	return Max(Max(last, reading), floor->fence + since) + 1;
 }
 
+/*
+ * The floor, as long as nobody has announced another.  Whoever raises it to
+ * remove a lock's row holds the name tag of that lock until all have been told.
+ */
+static FenceFloor
+remember_floor(void)
+{
+	static uint64 remembered_at = 0;
+	static FenceFloor floor;
+	uint64		present = store_generation();
+	RowVersion	version;
+
+	if (present != remembered_at)
+	{
+		floor = load_floor(&version);
+		/* not a later one: what is announced meanwhile may be missing */
+		remembered_at = present;
+	}
+	return floor;
+}
+
 /* The floor of all fences, 0 if it was never raised. */
 int64
 store_load_floor(void)
 {
-	RowVersion	version;
-
-	return load_floor(&version).fence;
+	return remember_floor().fence;
 }
 
 /* The next fence of a lock, given its last one.  Raises 54000 if there is none. */
 int64
 store_next_fence(int64 last)
 {
-	RowVersion	version;
-	FenceFloor	floor = load_floor(&version);
+	FenceFloor	floor = remember_floor();
 
 	return next_fence(last, &floor);
 }

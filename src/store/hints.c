@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * hints.c
- *	  The rows of leaselock.blockers: which identity stands in whose way.
+ *	  The rows of leaselock.blockers, which identity stands in whose way, and
+ *	  of leaselock.queues, whether anybody waits at all.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -14,6 +15,7 @@
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
+#include "utils/timestamp.h"
 
 #include "store/columns.h"
 #include "store/rows.h"
@@ -82,6 +84,92 @@ store_list_blockers(int count)
 	return scan_blockers(NULL, 0, count);
 }
 
+/* ----------------------------------------------------------------------
+ * Queues
+ * ----------------------------------------------------------------------
+ */
+
+/*
+ * Whether a ticket may be in the queue of any lock in this database.  Many have
+ * no queue, and this is asked at every acquisition and release.  The answer is
+ * remembered until rows of the table are announced, which is before the commit
+ * of the first ticket in a queue has given back its tags.
+ */
+bool
+store_has_queues(void)
+{
+	static uint64 remembered_at = 0;
+	static bool has_queues = false;
+	uint64		present = store_generation();
+	TableScan  *scan;
+
+	if (present == remembered_at)
+		return has_queues;
+	scan = store_open_scan(REL_QUEUES, REL_NONE, NULL, 0);
+	has_queues = HeapTupleIsValid(store_next_row(scan, ForwardScanDirection));
+	store_close_scan(scan);
+	/* not a later one: what is announced meanwhile may be missing */
+	remembered_at = present;
+	return has_queues;
+}
+
+/*
+ * Says that there are queues, for a ticket that is about to be put into one.
+ * The caller holds the queues tag, or has found that it is busy and somebody may
+ * be about to say that there is none: then one more row is needed in any case.
+ */
+void
+store_announce_queues(bool in_any_case)
+{
+	Datum		values[1];
+	bool		nulls[1] = {false};
+	RowVersion	version;
+
+	if (!in_any_case && store_has_queues())
+		return;
+	ItemPointerSetInvalid(&version.tid);
+	values[0] = TimestampTzGetDatum(GetCurrentTimestamp());
+	store_write_row(REL_QUEUES, values, nulls, &version);
+}
+
+/* What says at this moment that there are queues (RowVersion *). */
+List *
+store_list_queues(void)
+{
+	TableScan  *scan = store_open_scan(REL_QUEUES, REL_NONE, NULL, 0);
+	HeapTuple	tuple;
+	List	   *rows = NIL;
+
+	while (HeapTupleIsValid(tuple = store_next_row(scan, ForwardScanDirection)))
+	{
+		RowVersion *row = palloc(sizeof(RowVersion));
+
+		*row = store_row_version(tuple);
+		rows = lappend(rows, row);
+	}
+	store_close_scan(scan);
+	return rows;
+}
+
+/*
+ * Says that there are no queues any more.  The caller holds the queues tag in
+ * ExclusiveLock, has listed these rows under it, and then has found no ticket in
+ * a queue.  A row that is there by now and was not then has come with a ticket.
+ */
+void
+store_forget_queues(List *rows)
+{
+	ListCell   *cell;
+
+	foreach(cell, rows)
+		store_delete_row(REL_QUEUES, (RowVersion *) lfirst(cell));
+}
+
+/* ----------------------------------------------------------------------
+ * Blockers
+ * ----------------------------------------------------------------------
+ */
+
 /* Notes that an identity holds a lock that others queue for. */
 void
 store_note_blocker(const Identity *who, const LockKey *key)
@@ -113,8 +201,8 @@ store_forget_blocker(const Identity *who, const LockKey *key)
 {
 	ListCell   *cell;
 
-	/* many databases have no queue, and this is asked at every release */
-	if (store_is_empty(REL_BLOCKERS))
+	/* what is left of former queues does no harm */
+	if (!store_has_queues())
 		return;
 	foreach(cell, store_list_blocked(who))
 	{

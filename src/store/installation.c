@@ -51,12 +51,12 @@ read_row(HeapTuple tuple, TupleDesc desc)
 const Installation *
 store_load_installation(void)
 {
+	uint64		present = store_generation();
 	CallModes	modes;
 	TableScan  *scan;
 	HeapTuple	tuple;
 
-	(void) store_find_table(REL_INSTALLATION);
-	if (read_in_generation == store_generation())
+	if (read_in_generation == present)
 		return &installation;
 	/* a call's arguments may need it, before the call has begun */
 	modes = store_interrupt_call();
@@ -65,7 +65,8 @@ store_load_installation(void)
 	if (!HeapTupleIsValid(tuple))
 		store_report_table(REL_INSTALLATION, "it is empty");
 	read_row(tuple, RelationGetDescr(scan->rel));
-	read_in_generation = store_generation();
+	/* not a later one: what is announced meanwhile may be missing */
+	read_in_generation = present;
 	store_close_scan(scan);
 	store_resume_call(modes);
 	return &installation;

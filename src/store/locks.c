@@ -20,6 +20,7 @@
 #include "store/clock.h"
 #include "store/columns.h"
 #include "store/installation.h"
+#include "store/places.h"
 #include "store/rows.h"
 #include "store/table.h"
 #include "store/tag.h"
@@ -153,29 +154,12 @@ scan_locks(List *rows, ScanKey keys, int nkeys, int count)
 }
 
 /* ----------------------------------------------------------------------
- * Where this session saw the rows of locks, each at the hash of its key.  Mostly
- * one session at a time works on a lock, and needs no index to find it again.
+ * One lock
  * ----------------------------------------------------------------------
  */
 
-#define PLACES	1024
-
-typedef struct Place
-{
-	uint64		hash;
-	ItemPointerData tid;		/* invalid: none was seen yet */
-} Place;
-
+/* Where this session saw locks, by the hashes of their keys. */
 static Place places[PLACES];
-
-static void
-note_place(const LockRow *lock)
-{
-	Place	   *place = &places[lock->key.hash % PLACES];
-
-	place->hash = lock->key.hash;
-	place->tid = lock->version.tid;
-}
 
 /* Reads the row of the key that is in *lock already, or another. */
 static void
@@ -190,16 +174,13 @@ read_expected(HeapTuple tuple, TupleDesc desc, void *lock)
 static bool
 load_from_noted_place(const LockKey *key, LockRow *lock)
 {
-	Place	   *place = &places[key->hash % PLACES];
-	ItemPointerData tid = place->tid;
+	ItemPointerData tid;
 
 	lock->key = *key;
-	return place->hash == key->hash && ItemPointerIsValid(&tid) &&
+	return find_place(places, key->hash, &tid) &&
 		store_read_row(REL_LOCKS, &tid, read_expected, lock) &&
 		compare_lock_keys(&lock->key, key) == 0;
 }
-
-/* ---------------------------------------------------------------------- */
 
 /*
  * Loads a lock's row into *lock; without one, *lock is a free lock that has
@@ -221,7 +202,7 @@ store_load_lock(const LockKey *key, LockRow *lock)
 	if (HeapTupleIsValid(tuple))
 	{
 		read_lock(tuple, RelationGetDescr(scan->rel), key, lock);
-		note_place(lock);
+		note_place(places, key->hash, &lock->version.tid);
 	}
 	else
 		set_unknown(lock, key);
@@ -364,7 +345,7 @@ store_save_lock(LockRow *lock)
 	SET_IF(held, LOCKS_OWNER, CStringGetTextDatum(lock->holder.owner));
 
 	store_write_row(REL_LOCKS, values, nulls, &lock->version);
-	note_place(lock);
+	note_place(places, lock->key.hash, &lock->version.tid);
 }
 
 /* The caller holds the name tag in NAME_CHANGE, and the queue tag. */

@@ -67,6 +67,10 @@ extern int64 store_last_place(const LockKey *key);
 extern List *store_sample_tickets(TimestampTz before, int *seen);
 
 /* in file hints.c */
+extern bool store_has_queues(void);
+extern void store_announce_queues(bool in_any_case);
+extern List *store_list_queues(void);
+extern void store_forget_queues(List *rows);
 extern List *store_list_blocked(const Identity *who);
 extern List *store_list_blockers(int count);
 extern void store_note_blocker(const Identity *who, const LockKey *key);

@@ -27,6 +27,7 @@
 #include "access/xact.h"
 #include "common/pg_prng.h"
 #include "storage/bufmgr.h"
+#include "storage/smgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
@@ -124,6 +125,43 @@ store_close_scan(TableScan *scan)
 }
 
 /*
+ * Whether a page is part of a table.  What is remembered of the table's size
+ * does, where it covers the page: the table is locked, and whoever cuts pages
+ * off it told this session before it could be.
+ */
+static bool
+has_page(Relation rel, BlockNumber block)
+{
+	BlockNumber known = RelationGetSmgr(rel)->smgr_cached_nblocks[MAIN_FORKNUM];
+
+	return (known != InvalidBlockNumber && block < known) ||
+		block < RelationGetNumberOfBlocks(rel);
+}
+
+/*
+ * Fetches the version of a row at a place, false if it is not visible any more.
+ * *buffer is to be released if it is valid.
+ */
+static bool
+fetch_version(Relation rel, HeapTuple tuple, Buffer *buffer)
+{
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	bool		visible;
+
+	*buffer = InvalidBuffer;
+	visible = has_page(rel, ItemPointerGetBlockNumber(&tuple->t_self)) &&
+		heap_fetch(rel, server_snapshot(snapshot), tuple, buffer, false);
+	if (visible && IsolationIsSerializable())
+	{
+		LockBuffer(*buffer, BUFFER_LOCK_SHARE);
+		visible = HeapTupleSatisfiesVisibility(tuple, snapshot, *buffer);
+		LockBuffer(*buffer, BUFFER_LOCK_UNLOCK);
+	}
+	UnregisterSnapshot(snapshot);
+	return visible;
+}
+
+/*
  * Reads the row at a place where it was found before; false if the version
  * there is not visible any more.  It may be another row by now, or the page may
  * have been cut off the table.
@@ -133,22 +171,13 @@ store_read_row(StoreRelation table, ItemPointer tid, RowReader reader,
 			   void *row)
 {
 	Relation	rel = store_open_table(table);
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	HeapTupleData tuple;
 	Buffer		buffer;
-	bool		counts;
+	bool		visible;
 
 	tuple.t_self = *tid;
-	buffer = InvalidBuffer;
-	counts = ItemPointerGetBlockNumber(tid) < RelationGetNumberOfBlocks(rel) &&
-		heap_fetch(rel, server_snapshot(snapshot), &tuple, &buffer, false);
-	if (counts && IsolationIsSerializable())
-	{
-		LockBuffer(buffer, BUFFER_LOCK_SHARE);
-		counts = HeapTupleSatisfiesVisibility(&tuple, snapshot, buffer);
-		LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
-	}
-	if (counts)
+	visible = fetch_version(rel, &tuple, &buffer);
+	if (visible)
 		reader(&tuple, RelationGetDescr(rel), row);
 	if (BufferIsValid(buffer))
 	{
@@ -156,15 +185,8 @@ store_read_row(StoreRelation table, ItemPointer tid, RowReader reader,
 		PrunePageCompat(rel, buffer);
 		ReleaseBuffer(buffer);
 	}
-	UnregisterSnapshot(snapshot);
 	store_close_table(rel);
-	return counts;
-}
-
-static void
-read_version(HeapTuple tuple, TupleDesc desc, void *version)
-{
-	*(RowVersion *) version = store_row_version(tuple);
+	return visible;
 }
 
 /*
@@ -174,12 +196,19 @@ read_version(HeapTuple tuple, TupleDesc desc, void *version)
 bool
 store_is_current(StoreRelation table, const RowVersion *version)
 {
-	ItemPointerData tid = version->tid;
-	RowVersion	present;
+	Relation	rel = store_open_table(table);
+	HeapTupleData tuple;
+	Buffer		buffer = InvalidBuffer;
+	bool		same = false;
 
-	return ItemPointerIsValid(&tid) &&
-		store_read_row(table, &tid, read_version, &present) &&
-		present.xmin == version->xmin;
+	tuple.t_self = version->tid;
+	if (ItemPointerIsValid(&version->tid))
+		same = fetch_version(rel, &tuple, &buffer) &&
+			HeapTupleHeaderGetXmin(tuple.t_data) == version->xmin;
+	if (BufferIsValid(buffer))
+		ReleaseBuffer(buffer);
+	store_close_table(rel);
+	return same;
 }
 
 /*

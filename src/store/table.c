@@ -68,6 +68,7 @@ typedef struct IndexShape
 	int			keys;
 	AttrNumber	columns[MAX_KEYS];
 	AttrNumber	only_if;		/* its predicate: that is not NULL; 0: none */
+	bool		is_key;			/* unique, and a row never changes it */
 } IndexShape;
 
 /* In the order of the install script, which says what the columns are. */
@@ -87,33 +88,36 @@ static const TableShape table_shapes[] = {
 			NULLABLE(TIMESTAMPTZOID), NULLABLE(INT4OID)
 	}},
 	[REL_BLOCKERS] = {"blockers", 4, {OIDOID, TEXTOID, TEXTOID, TEXTOID}},
+	[REL_QUEUES] = {"queues", 1, {TIMESTAMPTZOID}},
 	[REL_FLOOR] = {"floor", 2, {INT8OID, INT8OID}},
 	[REL_SCOPES] = {"scopes", 4, {TEXTOID, NAMEOID, OIDOID, UUIDOID}}
 };
 
 static const IndexShape index_shapes[] = {
-	[REL_LOCKS_PKEY] = {REL_LOCKS, 2, {6, 7}, 0},
-	[REL_TICKETS_TICKET] = {REL_TICKETS, 1, {1}, 0},
-	[REL_TICKETS_REQUEST] = {REL_TICKETS, 3, {7, 8, 10}, 10},
-	[REL_TICKETS_PLACE] = {REL_TICKETS, 3, {7, 8, 11}, 11},
-	[REL_TICKETS_MEMBER] = {REL_TICKETS, 3, {7, 8, 12}, 12},
-	[REL_TICKETS_WAITER] = {REL_TICKETS, 2, {9, 4}, 11},
-	[REL_BLOCKERS_OWNER] = {REL_BLOCKERS, 2, {2, 1}, 0},
-	[REL_SCOPES_PKEY] = {REL_SCOPES, 1, {1}, 0}
+	[REL_LOCKS_PKEY] = {REL_LOCKS, 2, {6, 7}, 0, true},
+	[REL_TICKETS_TICKET] = {REL_TICKETS, 1, {1}, 0, false},
+	[REL_TICKETS_REQUEST] = {REL_TICKETS, 3, {7, 8, 10}, 10, true},
+	[REL_TICKETS_PLACE] = {REL_TICKETS, 3, {7, 8, 11}, 11, false},
+	[REL_TICKETS_MEMBER] = {REL_TICKETS, 3, {7, 8, 12}, 12, false},
+	[REL_TICKETS_WAITER] = {REL_TICKETS, 2, {9, 4}, 11, false},
+	[REL_BLOCKERS_OWNER] = {REL_BLOCKERS, 2, {2, 1}, 0, false},
+	[REL_SCOPES_PKEY] = {REL_SCOPES, 1, {1}, 0, true}
 };
 
 /* What was found, as long as none of it has changed. */
 typedef struct KnownRelation
 {
 	Oid			oid;
+	Oid			last_oid;		/* the last one that was forgotten */
 	bool		checked;
+	bool		is_empty;		/* has no row, or there was none yet to say */
 	int			index_count;	/* of a table, -1: not listed yet */
 	TableIndex	indexes[MAX_INDEXES];
 } KnownRelation;
 
 static KnownRelation known[REL_NONE];
 
-/* How often it has been forgotten. */
+/* Raised each time when that is forgotten. */
 static uint64 generation = 0;
 
 static void
@@ -121,19 +125,27 @@ forget_relations(void)
 {
 	for (int i = 0; i < REL_NONE; i++)
 	{
+		if (OidIsValid(known[i].oid))
+			known[i].last_oid = known[i].oid;
 		known[i].oid = InvalidOid;
 		known[i].checked = false;
+		known[i].is_empty = false;
 		known[i].index_count = -1;
 	}
 	generation++;
 }
 
+/*
+ * A table that is kept open is read on after its oid was forgotten, and what is
+ * remembered of it then is to be forgotten, too.
+ */
 static void
 relation_changed(Datum arg, Oid relation)
 {
 	for (int i = 0; i < REL_NONE; i++)
 	{
-		if (!OidIsValid(relation) || known[i].oid == relation)
+		if (!OidIsValid(relation) || known[i].oid == relation ||
+			known[i].last_oid == relation)
 		{
 			forget_relations();
 			return;
@@ -214,13 +226,6 @@ store_hold_table(StoreRelation table)
 			return true;
 		UnlockRelationOid(oid, AccessShareLock);
 	}
-}
-
-/* Changes with each time that what was found has to be looked for again. */
-uint64
-store_generation(void)
-{
-	return generation;
 }
 
 /* Whether the extension is there, with its tables. */
@@ -403,6 +408,41 @@ static LOCKMODE table_mode = AccessShareLock;
 static LOCKMODE close_mode = AccessShareLock;
 
 /*
+ * Tables that are open while an event is carried out, so that each is opened
+ * once.  An error closes them, by their resource owner; what is left here then
+ * is forgotten when the next call begins.
+ */
+static Relation open_tables[REL_LAST_TABLE + 1];
+static bool keeps_open = false;
+
+static void
+forget_open_tables(void)
+{
+	keeps_open = false;
+	memset(open_tables, 0, sizeof(open_tables));
+}
+
+/* From now on tables stay open. */
+void
+store_begin_event(void)
+{
+	forget_open_tables();
+	keeps_open = true;
+}
+
+/* Closes them. */
+void
+store_end_event(void)
+{
+	for (int table = 0; table <= REL_LAST_TABLE; table++)
+	{
+		if (open_tables[table] != NULL)
+			table_close(open_tables[table], close_mode);
+	}
+	forget_open_tables();
+}
+
+/*
  * Begins what SQL has called, before it reads.  A call that may write locks
  * tables from the start as a write does, and until the transaction ends: to
  * lock them more strongly later would make a deadlock with REINDEX, which
@@ -412,6 +452,7 @@ static LOCKMODE close_mode = AccessShareLock;
 void
 store_begin_call(bool may_write)
 {
+	forget_open_tables();
 	table_mode = may_write ? RowExclusiveLock : AccessShareLock;
 	close_mode = may_write ? NoLock : AccessShareLock;
 }
@@ -420,9 +461,11 @@ store_begin_call(bool may_write)
 CallModes
 store_interrupt_call(void)
 {
-	CallModes	modes = {table_mode, close_mode};
+	CallModes	modes = {table_mode, close_mode, keeps_open};
 
-	store_begin_call(false);
+	table_mode = AccessShareLock;
+	close_mode = AccessShareLock;
+	keeps_open = false;
 	return modes;
 }
 
@@ -431,12 +474,15 @@ store_resume_call(CallModes modes)
 {
 	table_mode = modes.table;
 	close_mode = modes.close;
+	keeps_open = modes.keeps_open;
 }
 
 /* Opens a table of ours, locked as the call asked for. */
 Relation
 store_open_table(StoreRelation table)
 {
+	if (open_tables[table] != NULL)
+		return open_tables[table];
 	for (;;)
 	{
 		Oid			oid = store_find_table(table);
@@ -447,6 +493,8 @@ store_open_table(StoreRelation table)
 			if (!known[table].checked)
 				check_table(table, rel);
 			known[table].checked = true;
+			if (keeps_open)
+				open_tables[table] = rel;
 			return rel;
 		}
 		/* dropped, or changed, between the look-up and the lock */
@@ -456,22 +504,49 @@ store_open_table(StoreRelation table)
 	}
 }
 
-/* Closes it, after reading. */
+/* Closes it, unless it is kept open. */
 void
 store_close_table(Relation rel)
 {
-	table_close(rel, close_mode);
+	if (!keeps_open)
+		table_close(rel, close_mode);
 }
 
-/* Whether a table has no pages, which costs less than a scan to see. */
+/*
+ * Whether a table has no pages.  That is remembered until somebody announces
+ * rows of it, so only for tables whose first row is announced.
+ */
 bool
 store_is_empty(StoreRelation table)
 {
-	Relation	rel = store_open_table(table);
-	bool		empty = RelationGetNumberOfBlocks(rel) == 0;
+	Relation	rel;
 
+	(void) store_find_table(table);
+	if (known[table].is_empty)
+		return true;
+	rel = store_open_table(table);
+	known[table].is_empty = RelationGetNumberOfBlocks(rel) == 0;
 	store_close_table(rel);
-	return empty;
+	return known[table].is_empty;
+}
+
+/*
+ * Tells every session, when the transaction commits, that rows of a table have
+ * changed which it may remember.  They hear of it before they can have a tag
+ * that this transaction holds.
+ */
+void
+store_announce_rows(Relation rel)
+{
+	CacheInvalidateRelcache(rel);
+}
+
+/* Differs from what it was before once something of that was announced. */
+uint64
+store_generation(void)
+{
+	AcceptInvalidationMessages();
+	return generation;
 }
 
 /*
@@ -598,7 +673,7 @@ has_fixed_key(StoreRelation table, Relation rel, Relation index)
 		return false;
 	for (int i = REL_LAST_TABLE + 1; i < REL_NONE; i++)
 	{
-		if (index_shapes[i].table == table &&
+		if (index_shapes[i].table == table && index_shapes[i].is_key &&
 			index_matches(rel, index, &index_shapes[i]))
 			return true;
 	}

@@ -27,6 +27,7 @@ typedef enum StoreRelation
 	REL_LOCKS,
 	REL_TICKETS,
 	REL_BLOCKERS,
+	REL_QUEUES,
 	REL_FLOOR,
 	REL_SCOPES,
 	REL_LAST_TABLE = REL_SCOPES,
@@ -67,6 +68,7 @@ typedef struct CallModes
 {
 	LOCKMODE	table;
 	LOCKMODE	close;
+	bool		keeps_open;
 } CallModes;
 
 /* in file table.c */
@@ -74,7 +76,6 @@ extern void store_watch_relations(void);
 extern bool store_hold_table(StoreRelation table);
 extern bool store_is_installed(void);
 extern Oid	store_find_table(StoreRelation table);
-extern uint64 store_generation(void);
 extern void store_report_table(StoreRelation table, const char *problem);
 extern void store_report_row(StoreRelation table, const char *problem);
 extern void store_check_result(const char *function, TupleDesc desc,
@@ -82,9 +83,13 @@ extern void store_check_result(const char *function, TupleDesc desc,
 extern void store_begin_call(bool may_write);
 extern CallModes store_interrupt_call(void);
 extern void store_resume_call(CallModes modes);
+extern void store_begin_event(void);
+extern void store_end_event(void);
 extern Relation store_open_table(StoreRelation table);
 extern void store_close_table(Relation rel);
 extern bool store_is_empty(StoreRelation table);
+extern void store_announce_rows(Relation rel);
+extern uint64 store_generation(void);
 extern void store_lock_tables(void);
 extern Relation store_open_index(StoreRelation which, Relation rel);
 extern void store_close_index(Relation index);

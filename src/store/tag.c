@@ -20,6 +20,8 @@
  *	scope	 (scope).  RowShareLock by a grant, ExclusiveLock to register the
  *			 scope, so that no grant slips past that.
  *	floor	 ExclusiveLock, by whoever raises the floor of fences.
+ *	queues	 RowShareLock by whoever puts a ticket into a queue, ExclusiveLock
+ *			 to say that there is no queue in this database.
  *
  * Who holds a name tag only tries for queue and ticket tags; who holds a
  * ticket tag only tries for a queue tag and for other ticket tags of that
@@ -190,6 +192,12 @@ floor_tag(void)
 	return make_tag(TAG_KIND_FLOOR, NULL, 0);
 }
 
+Tag
+queues_tag(void)
+{
+	return make_tag(TAG_KIND_QUEUES, NULL, 0);
+}
+
 /* What the ticket and liveness tags of a ticket are made from. */
 const pg_uuid_t *
 tag_id(const TicketRow *ticket)
@@ -198,13 +206,23 @@ tag_id(const TicketRow *ticket)
 }
 
 /*
+ * The kinds of tags that this transaction has taken, as bits.  Most hold none
+ * of a kind yet, and need not be asked which.
+ */
+static unsigned kinds_taken = 0;
+
+#define KIND_BIT(kind)	(1u << ((kind) - TAG_KIND_NAME))
+
+/*
  * Whether this transaction has the tag already, in a mode at least as strong as
  * the one requested.  Asking again would fail, or stand in line, behind whoever
  * waits for it.
  */
 static bool
-holds_tag(const LOCKTAG *tag, LOCKMODE mode)
+holds_tag(TagKind kind, const LOCKTAG *tag, LOCKMODE mode)
 {
+	if (!(kinds_taken & KIND_BIT(kind)))
+		return false;
 	if (LockHeldByMeCompat(tag, ExclusiveLock))
 		return true;
 	if (mode != ExclusiveLock &&
@@ -257,6 +275,7 @@ void
 forget_tags(void)
 {
 	ticket_tags = NIL;
+	kinds_taken = 0;
 }
 
 /*
@@ -269,14 +288,14 @@ may_stand_in_line(const LockKey *key)
 	Tag			name = name_tag(key);
 	ListCell   *cell;
 
-	if (holds_tag(&name.locktag, RowShareLock))
+	if (holds_tag(name.kind, &name.locktag, RowShareLock))
 		return false;
 	foreach(cell, ticket_tags)
 	{
 		TakenTag   *note = (TakenTag *) lfirst(cell);
 
 		if (note->lock_hash == key->hash &&
-			holds_tag(&note->tag, ExclusiveLock))
+			holds_tag(TAG_KIND_TICKET, &note->tag, ExclusiveLock))
 			return false;
 	}
 	return true;
@@ -299,6 +318,7 @@ obeys_order(const Tag *tag)
 static void
 remember_tag(TagSet *set, const Tag *tag, LOCKMODE mode)
 {
+	kinds_taken |= KIND_BIT(tag->kind);
 	if (tag->kind == TAG_KIND_TICKET)
 		note_ticket_tag(tag);
 	if (set == NULL)
@@ -319,7 +339,7 @@ try_tag(TagSet *set, const Tag *tag, LOCKMODE mode)
 {
 	bool		taken;
 
-	if (holds_tag(&tag->locktag, mode))
+	if (holds_tag(tag->kind, &tag->locktag, mode))
 		return true;
 	if (set != NULL && set->quiet)
 		taken = TryLockQuietlyCompat(&tag->locktag, mode);

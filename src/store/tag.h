@@ -20,7 +20,8 @@ typedef enum TagKind
 	TAG_KIND_TICKET,
 	TAG_KIND_LIVENESS,
 	TAG_KIND_SCOPE,
-	TAG_KIND_FLOOR
+	TAG_KIND_FLOOR,
+	TAG_KIND_QUEUES
 } TagKind;
 
 /* A tag, and what it is called where a wait for it is described. */
@@ -54,6 +55,7 @@ extern Tag	ticket_tag(const LockKey *key, const pg_uuid_t *id);
 extern Tag	liveness_tag(const LockKey *key, const pg_uuid_t *id);
 extern Tag	scope_tag(const char *scope);
 extern Tag	floor_tag(void);
+extern Tag	queues_tag(void);
 extern const pg_uuid_t *tag_id(const TicketRow *ticket);
 
 extern bool try_tag(TagSet *set, const Tag *tag, LOCKMODE mode);

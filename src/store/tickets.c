@@ -11,12 +11,14 @@
 
 #include "access/genam.h"
 #include "access/htup_details.h"
+#include "common/hashfn.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
 #include "store/columns.h"
+#include "store/places.h"
 #include "store/rows.h"
 #include "store/table.h"
 #include "store/tag.h"
@@ -252,12 +254,32 @@ load_ticket(StoreRelation index, ScanKey keys, int nkeys, const LockKey *key,
 	return found;
 }
 
+/* Where this session saw tickets, by their uuids. */
+static Place places[PLACES];
+
+static uint64
+place_hash(const pg_uuid_t *ticket)
+{
+	return hash_bytes_extended(ticket->data, UUID_LEN, 0);
+}
+
+static void
+read_any_ticket(HeapTuple tuple, TupleDesc desc, void *ticket)
+{
+	read_ticket(tuple, desc, NULL, (TicketRow *) ticket);
+}
+
 /* Loads a ticket by its uuid; false if there is none. */
 bool
 store_load_ticket(const pg_uuid_t *ticket, TicketRow *row)
 {
 	ScanKeyData key;
+	ItemPointerData tid;
 
+	if (find_place(places, place_hash(ticket), &tid) &&
+		store_read_row(REL_TICKETS, &tid, read_any_ticket, row) &&
+		memcmp(&row->ticket, ticket, sizeof(pg_uuid_t)) == 0)
+		return true;
 	store_set_key(&key, TICKETS_TICKET, F_UUID_EQ, UUIDPGetDatum(ticket));
 	return load_ticket(REL_TICKETS_TICKET, &key, 1, NULL, row);
 }
@@ -336,6 +358,7 @@ store_save_ticket(TicketRow *ticket)
 		   Int32GetDatum(ticket->waiter_pid));
 
 	store_write_row(REL_TICKETS, values, nulls, &ticket->version);
+	note_place(places, place_hash(&ticket->ticket), &ticket->version.tid);
 }
 
 /* The caller holds the ticket tag, and the name tag if the ticket is held. */

@@ -144,6 +144,13 @@ index_row(StoreRelation table, Relation rel, HeapTuple tuple,
 	ExecDropSingleTupleTableSlot(slot);
 }
 
+/* Whether sessions remember what a table says, until told that it has changed. */
+static bool
+is_remembered(StoreRelation table)
+{
+	return table == REL_FLOOR || table == REL_SCOPES || table == REL_QUEUES;
+}
+
 /*
  * Writes a row: a new one if the version has no place, else over that one.
  * Sets *version to what was written.
@@ -166,6 +173,8 @@ store_write_row(StoreRelation table, Datum *values, bool *nulls,
 		index_row(table, rel, tuple, nulls, which);
 	*version = store_row_version(tuple);
 	heap_freetuple(tuple);
+	if (is_remembered(table))
+		store_announce_rows(rel);
 	end_write(rel, snapshot);
 }
 
@@ -177,6 +186,8 @@ store_delete_row(StoreRelation table, RowVersion *version)
 	Snapshot	snapshot = begin_write();
 
 	simple_heap_delete(rel, &version->tid);
+	if (is_remembered(table))
+		store_announce_rows(rel);
 	end_write(rel, snapshot);
 }
 

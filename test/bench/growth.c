@@ -77,10 +77,10 @@ typedef struct Database
 #define LOCKS	"FROM leaselock.locks WHERE "
 #define RANDOM	" ORDER BY random()"
 
-/* The ticket that holds a lock, found by the newest fence. */
+/* The ticket that holds a lock alone. */
 #define HOLDER \
-	"SELECT ticket, state " TICKETS "scope = 'public' AND name = $1 AND place = " \
-	"(SELECT -fence " LOCKS "scope = 'public' AND name = $1)"
+	"SELECT ticket, state " TICKETS "state = 'h' AND ticket = " \
+	"(SELECT first_ticket " LOCKS "scope = 'public' AND name = $1)"
 #define REMOVE	"DELETE " TICKETS "ticket = $1 RETURNING 'gone'"
 #define RELEASE	"SELECT ticket, state FROM leaselock.lease_release($1)"
 
@@ -98,31 +98,31 @@ static const Operation operations[] = {
 			{RELEASE, ANSWER, "cancelled", false},
 			{REMOVE, ANSWER, "gone", false}
 	}},
-	{"renew", "SELECT ticket " TICKETS "name LIKE 'held.%' AND state = 'held'" RANDOM, {
+	{"renew", "SELECT ticket " TICKETS "name LIKE 'held.%' AND state = 'h'" RANDOM, {
 			{"SELECT state FROM leaselock.lease_renew($1)", TARGET, "held", true}
 	}},
-	{"poll", "SELECT ticket " TICKETS "waiting AND wait_until > clock_timestamp()" RANDOM, {
+	{"poll", "SELECT ticket " TICKETS "place IS NOT NULL AND wait_until > clock_timestamp()" RANDOM, {
 			{"SELECT state FROM leaselock.lease_get($1)", TARGET, "waiting", true}
 	}},
-	{"poll_head", "SELECT DISTINCT ON (name) ticket " TICKETS "waiting AND wait_until > clock_timestamp() ORDER BY name, place", {
+	{"poll_head", "SELECT DISTINCT ON (name) ticket " TICKETS "place IS NOT NULL AND wait_until > clock_timestamp() ORDER BY name, place", {
 			{"SELECT state FROM leaselock.lease_get($1)", TARGET, "waiting", true}
 	}},
-	{"poll_tail", "SELECT DISTINCT ON (name) ticket " TICKETS "waiting AND wait_until > clock_timestamp() ORDER BY name, place DESC", {
+	{"poll_tail", "SELECT DISTINCT ON (name) ticket " TICKETS "place IS NOT NULL AND wait_until > clock_timestamp() ORDER BY name, place DESC", {
 			{"SELECT state FROM leaselock.lease_get($1)", TARGET, "waiting", true}
 	}},
 	{"promote", "SELECT name " LOCKS "name LIKE 'queue.%'" RANDOM, {
-			{HOLDER, TARGET, "held", false},
+			{HOLDER, TARGET, "h", false},
 			{RELEASE, ANSWER, "released", true},
 			{REMOVE, ANSWER, "gone", false},
-			{HOLDER, TARGET, "held", false},
+			{HOLDER, TARGET, "h", false},
 			{"SELECT state FROM leaselock.lease_get($1)", ANSWER, "held", false},
 			{"SELECT state FROM leaselock.lease_acquire($1, 'waiter.' || nextval('waiters'), '1 day', '1 day')", TARGET, "waiting", false}
 	}},
 	/* by an owner with one live ticket in that scope */
 	{"release_all", "SELECT replace(name, 'free', 'bench') " LOCKS "name LIKE 'free.%'" RANDOM, {
-			{"SELECT state FROM leaselock.lease_acquire('all', $1, scope => 'all')", TARGET, "held", false},
+			{"SELECT state FROM leaselock.lease_acquire('all', $1, scope => 'all', request_id => gen_random_uuid())", TARGET, "held", false},
 			{"SELECT leaselock.lease_release_all($1, 'all')", TARGET, "1", true},
-			{"DELETE " TICKETS "scope = 'all' AND owner = $1 RETURNING 'gone'", TARGET, "gone", false}
+			{"DELETE " TICKETS "scope = 'all' AND name = 'all' AND request_id IS NOT NULL AND owner = $1 RETURNING 'gone'", TARGET, "gone", false}
 	}},
 	{"fence_check", "SELECT name, fence " LOCKS "name LIKE 'held.%'" RANDOM, {
 			{"SELECT leaselock.fence_check($1, $2)", TARGET, "t", true}
@@ -130,7 +130,7 @@ static const Operation operations[] = {
 	{"lease_peek", "SELECT name, fence " LOCKS "name LIKE 'held.%'" RANDOM, {
 			{"SELECT fence = $2 FROM leaselock.lease_peek($1)", TARGET, "t", true}
 	}},
-	{"renew_queued", "SELECT ticket " TICKETS "name LIKE 'queue.%' AND state = 'held'" RANDOM, {
+	{"renew_queued", "SELECT ticket " TICKETS "name LIKE 'queue.%' AND state = 'h'" RANDOM, {
 			{"SELECT state FROM leaselock.lease_renew($1)", TARGET, "held", true}
 	}},
 	{"check_queued", "SELECT name, fence " LOCKS "name LIKE 'queue.%'" RANDOM, {

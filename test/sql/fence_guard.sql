@@ -448,6 +448,68 @@ SELECT DISTINCT hint FROM (
 	UNION ALL
 	SELECT hint FROM unnest(ARRAY['AFTER INSERT ON written FOR EACH STATEMENT', 'BEFORE INSERT ON written FOR EACH ROW']) timing,
 		pg_temp.answer(timing, '''transaction'', ''l''', 'INSERT INTO written VALUES (2)')) h;
+-- fail: an event that is not the first of its statement: MERGE, in whichever order,
+-- and an UPDATE that takes a row to another partition
+SELECT fence AS present FROM leaselock.lease_acquire('fence_guard', 'w', '300 s') \gset
+CREATE TABLE merged (id int, fence bigint, name text DEFAULT 'fence_guard');
+CREATE TABLE moved (id int, fence bigint, name text DEFAULT 'fence_guard') PARTITION BY LIST (id);
+CREATE TABLE moved_1 PARTITION OF moved FOR VALUES IN (1);
+CREATE TABLE moved_2 PARTITION OF moved FOR VALUES IN (2);
+CREATE FUNCTION pg_temp.answer_after(insertion text, timing text, arguments text, statement text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	new text := (SELECT fence FROM leaselock.lease_peek('fence_guard'));
+BEGIN
+	EXECUTE replace(insertion, 'NEW', new);
+	EXECUTE format('CREATE TRIGGER guard %s EXECUTE FUNCTION leaselock.fence_guard(%s)', timing, arguments);
+	EXECUTE replace(statement, 'NEW', new);
+	RAISE EXCEPTION 'accepted';
+EXCEPTION WHEN OTHERS THEN
+	RETURN concat(SQLSTATE, ' ', SQLERRM);
+END $$;
+\set merge 'MERGE INTO merged m USING (VALUES (1), (2)) s (id) ON m.id = s.id WHEN NOT MATCHED THEN INSERT (id, fence) VALUES (s.id, NEW) '
+SELECT timing, form, there, pg_temp.answer_after(format('INSERT INTO merged VALUES (%s, NEW)', there), timing, form, :'merge' || 'WHEN MATCHED THEN DELETE') AS answer
+FROM (VALUES ('''column'', ''fence'', ''fence_guard'''), ('''columns'', ''fence'', ''name''')) f (form),
+	(VALUES ('BEFORE INSERT OR UPDATE OR DELETE ON merged FOR EACH ROW'), ('BEFORE DELETE ON merged FOR EACH ROW')) t (timing),
+	(VALUES (1), (2)) r (there)
+ORDER BY form, timing, there;
+SELECT form, deleted, pg_temp.answer_after('INSERT INTO merged VALUES (1, NEW), (2, NEW)', 'BEFORE INSERT OR UPDATE OR DELETE ON merged FOR EACH ROW', form,
+		:'merge' || format('WHEN MATCHED AND m.id = %s THEN DELETE WHEN MATCHED THEN UPDATE SET fence = NEW', deleted)) AS answer
+FROM (VALUES ('''column'', ''fence'', ''fence_guard'''), ('''columns'', ''fence'', ''name''')) f (form), generate_series(1, 3) deleted
+ORDER BY form, deleted;
+SELECT timing, arguments, pg_temp.answer_after('INSERT INTO merged VALUES (2, NEW)', timing, arguments, :'merge' || 'WHEN MATCHED THEN DELETE') AS answer
+FROM (VALUES
+	('AFTER INSERT OR DELETE ON merged FOR EACH ROW', '''column'', ''fence'', ''fence_guard'''),
+	('AFTER DELETE ON merged FOR EACH ROW', '''columns'', ''fence'', ''name'''),
+	('AFTER INSERT OR DELETE ON merged FOR EACH STATEMENT', '''transaction'', ''fence_guard'''),
+	('BEFORE INSERT OR DELETE ON merged FOR EACH STATEMENT', '''column'', ''fence'', ''fence_guard'''),
+	('BEFORE INSERT OR DELETE ON merged FOR EACH ROW', '''transaction'', ''fence_guard'''),
+	('BEFORE INSERT OR DELETE ON merged FOR EACH STATEMENT', '''transaction'', ''fence_guard'''),
+	('BEFORE INSERT ON merged FOR EACH ROW', '''column'', ''fence'', ''fence_guard''')) v (timing, arguments);
+SELECT timing, pg_temp.answer_after('INSERT INTO moved VALUES (1, NEW)', timing, '''column'', ''fence'', ''fence_guard''', 'UPDATE moved SET id = 2, fence = NEW') AS answer
+FROM (VALUES ('BEFORE INSERT OR UPDATE OR DELETE ON moved FOR EACH ROW'), ('BEFORE INSERT OR UPDATE ON moved FOR EACH ROW')) v (timing);
+DROP TABLE merged, moved;
+
+-- one trigger, on partitions whose columns have other numbers; ok, then fail in each
+CREATE TABLE apart (id int, fence bigint, name text) PARTITION BY LIST (id);
+CREATE TABLE apart_1 PARTITION OF apart FOR VALUES IN (1);
+CREATE TABLE apart_2 (name text, gone bigint, fence bigint, id int);
+ALTER TABLE apart_2 DROP COLUMN gone;
+ALTER TABLE apart ATTACH PARTITION apart_2 FOR VALUES IN (2);
+CREATE TABLE apart_3 (other bigint, gone text, name text, id int, fence bigint);
+ALTER TABLE apart_3 DROP COLUMN other, DROP COLUMN gone;
+ALTER TABLE apart ATTACH PARTITION apart_3 FOR VALUES IN (3);
+CREATE TRIGGER guard BEFORE INSERT OR UPDATE ON apart FOR EACH ROW
+	EXECUTE FUNCTION leaselock.fence_guard('columns', 'fence', 'name');
+INSERT INTO apart SELECT id, :present, 'fence_guard' FROM unnest(ARRAY[1, 2, 3, 2, 1, 3]) id;
+UPDATE apart SET fence = :present;
+UPDATE apart SET id = id % 3 + 1, fence = :present;
+SELECT id, split_part(pg_temp.refusal(format('INSERT INTO apart SELECT i, CASE WHEN n = 6 AND i = %s THEN %s ELSE %s END, ''fence_guard''
+	FROM unnest(ARRAY[1, 2, 3]) WITH ORDINALITY i (i, j), generate_series(1, 6) n ORDER BY n, j', id, :old, :present)), E'\n', 1) AS insert,
+	split_part(pg_temp.refusal(format('UPDATE apart SET fence = CASE id WHEN %s THEN %s ELSE %s END', id, :old, :present)), E'\n', 1) AS update
+FROM generate_series(1, 3) id;
+SELECT id, count(*), bool_and(fence = :present) AS new FROM apart GROUP BY id ORDER BY id;
+DROP TABLE apart;
+
 -- fail: not as a trigger
 SELECT leaselock.fence_guard();
 \echo :SQLSTATE

@@ -127,13 +127,13 @@ ok( $node->poll_query_until('postgres',
 		q{SELECT waiters = 300 FROM leaselock.lease_status WHERE name = 'served'}),
 	'served: so does the last');
 is( $node->safe_psql('postgres', q{
-		SELECT owner FROM leaselock.tickets WHERE name = 'served' AND waiting
+		SELECT owner FROM leaselock.tickets WHERE name = 'served' AND place IS NOT NULL
 		ORDER BY place DESC LIMIT 1}),
 	'last', 'served: behind them');
 
 is( $node->safe_psql('postgres', q{
 		WITH waiter AS MATERIALIZED (SELECT waiter_pid FROM leaselock.tickets
-			WHERE name = 'served' AND waiting AND owner LIKE 'client%')
+			WHERE name = 'served' AND place IS NOT NULL AND owner LIKE 'client%')
 		SELECT count(*) FROM waiter WHERE pg_terminate_backend(waiter_pid)}),
 	'299', 'served: 299 backends are terminated');
 ok( $node->poll_query_until('postgres', q{

@@ -12,9 +12,6 @@ use LeaseTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-plan skip_all => 'no signals to stop a process with'
-  if $PostgreSQL::Test::Utils::windows_os;
-
 my $node = new_node('wait_snapshot');
 $node->safe_psql('postgres', q{
 CREATE EXTENSION leaselock;
@@ -74,39 +71,44 @@ foreach my $name (sort keys %wait)
 	begin($session{$name}, $wait{$name}->($name));
 }
 ok( $node->poll_query_until('postgres', q{
-		SELECT count(*) = 5 FROM leaselock.tickets WHERE waiting AND waiter_pid IS NOT NULL}),
+		SELECT count(*) = 5 FROM leaselock.tickets WHERE place IS NOT NULL AND waiter_pid IS NOT NULL}),
 	'all wait');
 
-# What the backend holds, while it is stopped in its sleep, which looks like
-# $what.  A look is short, so it is caught asleep soon.
+# asleep(PID, EXPECTED): what the backend holds in its sleep: EXPECTED if that is
+# seen five times in a row, else what was seen last.  It looks once a second, and
+# its columns are not read in one moment, so it may be met on the way.
+my $watch = session($node);
+
 sub asleep
 {
-	my ($pid, $what) = @_;
+	my ($pid, $expected) = @_;
+	my $seen = 0;
+	my $row = '';
 
-	foreach my $try (1 .. 200)
+	foreach my $try (1 .. 400)
 	{
-		kill 'STOP', $pid or die "could not stop $pid: $!";
-		my $row = $node->safe_psql('postgres', qq{
+		my $now = outcome($watch, qq{
 			SELECT state, wait_event_type, wait_event, backend_xmin IS NULL,
 				backend_xid IS NULL,
 				(SELECT string_agg(format('%s %s %s %s', locktype, mode,
 					granted, objsubid), ', ' ORDER BY locktype)
 				FROM pg_locks l WHERE l.pid = a.pid)
 			FROM pg_stat_activity a WHERE pid = $pid AND wait_event IS NOT NULL});
-		kill 'CONT', $pid;
-		return $row if $row ne '' && (!$what || $row =~ $what);
-		$node->safe_psql('postgres', 'SELECT pg_sleep(0.01)');
+		$row = $now if $now ne '';
+		$seen = $now eq $expected ? $seen + 1 : 0;
+		last if $seen == 5;
+		outcome($watch, 'SELECT pg_sleep(0.01)');
 	}
-	return 'never asleep';
+	return $row;
 }
 
-my $event = $node->pg_version >= 17 ? 'LeaseWait' : 'Extension';
+my $sleeping = 'active|Extension|'
+  . ($node->pg_version >= 17 ? 'LeaseWait' : 'Extension')
+  . '|t|t|advisory ShareLock t 19535, virtualxid ExclusiveLock t ';
 foreach my $name (sort keys %wait)
 {
-	is( asleep($session{$name}->{pid}),
-		"active|Extension|$event|t|t|advisory ShareLock t 19535, "
-		  . 'virtualxid ExclusiveLock t ',
-		"$name: what a waiter holds");
+	is(asleep($session{$name}->{pid}, $sleeping),
+		$sleeping, "$name: what a waiter holds");
 }
 
 # ---------------------------------------------------------------------
@@ -128,7 +130,7 @@ like(
 	'the rows that were deleted meanwhile are removed');
 
 is( $node->safe_psql('postgres', q{
-		SELECT count(*) FROM leaselock.tickets WHERE waiting AND waiter_pid IS NOT NULL}),
+		SELECT count(*) FROM leaselock.tickets WHERE place IS NOT NULL AND waiter_pid IS NOT NULL}),
 	'5', 'they wait all the while');
 
 # ---------------------------------------------------------------------
@@ -154,12 +156,15 @@ foreach my $name (sort keys %wait)
 # Waiting for a place in the queue, behind an open transaction
 # ---------------------------------------------------------------------
 
+my $queueing = 'active|Lock|virtualxid|t|t|advisory ShareLock t 19535, '
+  . 'virtualxid ExclusiveLock t , virtualxid ShareLock f ';
+
 # What the open transaction has done, by what the call then needs of it
 my %open = (
 	'queue' => q{SELECT FROM leaselock.lease_acquire('LOCK', 'other', wait => '200 s')},
 	'ticket' => q{SELECT FROM leaselock.lease_acquire('LOCK', 'waiter', wait => '200 s', request_id => 'REQUEST')},
 	'grant' => q{SELECT FROM leaselock.lease_renew((SELECT ticket FROM leaselock.tickets
-		WHERE name = 'LOCK' AND owner = 'waiter' AND state = 'held'))});
+		WHERE name = 'LOCK' AND owner = 'waiter' AND state = 'h'))});
 
 foreach my $level ('read committed', 'repeatable read', 'serializable')
 {
@@ -177,10 +182,7 @@ foreach my $level ('read committed', 'repeatable read', 'serializable')
 
 		begin($waiter, qq{CALL leaselock.lease_acquire_wait('$name', 'waiter', wait => '200 s',
 			request_id => '$request')});
-		is( asleep($pid, qr/\|virtualxid\|/),
-			'active|Lock|virtualxid|t|t|advisory ShareLock t 19535, '
-			  . 'virtualxid ExclusiveLock t , virtualxid ShareLock f ',
-			"$name: what a waiter holds");
+		is(asleep($pid, $queueing), $queueing, "$name: what a waiter holds");
 
 		outcome($other, 'ROLLBACK');
 		$node->poll_query_until('postgres', qq{
@@ -202,10 +204,10 @@ like( outcome($late, q{CALL leaselock.lease_acquire_wait('over', 'waiter', wait 
 like( outcome($late, q{CALL leaselock.lease_acquire_wait('over', 'waiter', wait => '0 s')}),
 	qr/^\|contended\|/, 'no wait, no place');
 begin($late, q{CALL leaselock.lease_acquire_wait('over', 'waiter', wait => '200 s')});
-asleep($late_pid, qr/\|virtualxid\|/);
+asleep($late_pid, $queueing);
 $node->safe_psql('postgres', "SELECT pg_cancel_backend($late_pid)");
 is(awaited($late), '57014', 'a wait for a place is cancelled');
-$_->quit foreach $other, $late;
+$_->quit foreach $other, $late, $watch;
 is( $node->safe_psql('postgres', q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'}),
 	'0', 'no lock is left');
 is_deeply([ internal_errors($node) ], [], 'no internal error in the log');

@@ -78,10 +78,10 @@ $_->quit foreach $calm, @hurried;
 
 # The holder still works, then goes.
 my $turns = $node->safe_psql('postgres',
-	q{SELECT count(*) FROM leaselock.tickets WHERE owner = 'holder' AND state = 'released'});
+	q{SELECT count(*) FROM leaselock.tickets WHERE owner = 'holder' AND state = 'r'});
 ok( $node->poll_query_until('postgres', qq{
 		SELECT count(*) > $turns + 10 FROM leaselock.tickets
-		WHERE owner = 'holder' AND state = 'released'}),
+		WHERE owner = 'holder' AND state = 'r'}),
 	'the holder still gets its turn');
 $bench->{run}->signal('TERM');
 eval { $bench->{run}->finish };

@@ -108,7 +108,7 @@ INSERT INTO journal (lock, client, fence, waited) VALUES (regexp_replace('$lock'
 });
 	$node->poll_query_until('postgres', qq{
 		SELECT count(*) = 1 FROM leaselock.tickets WHERE name = '$lock' AND owner = 'waiter'
-			AND waiting AND waiter_pid IS NOT NULL})
+			AND place IS NOT NULL AND waiter_pid IS NOT NULL})
 	  or die 'the waiter does not wait';
 	return;
 }

@@ -12,8 +12,12 @@ use LeaseTest;
 use PostgreSQL::Test::Cluster;
 use Test::More;
 
+# a waiter that nobody polls, and a promotion that nobody has seen, outlast the test
 my $primary = new_node('primary', qq{
+session_preload_libraries = 'leaselock'
+leaselock.waiter_timeout = '1 h'
 max_connections = 20
+leaselock.waiter_timeout = '10 min'
 wal_keep_size = 512MB
 }, allows_streaming => 1, has_archiving => 1);
 $primary->safe_psql('postgres', q{
@@ -192,7 +196,7 @@ is($on->safe_psql('postgres',
 		q{SELECT owner FROM leaselock.lease_peek('held')}),
 	'waiter', 'standby: it follows');
 $primary->safe_psql('postgres', q{
-	SELECT pg_cancel_backend(waiter_pid) FROM leaselock.tickets WHERE name = 'served' AND waiting});
+	SELECT pg_cancel_backend(waiter_pid) FROM leaselock.tickets WHERE name = 'served' AND place IS NOT NULL});
 is(awaited($_), '57014', 'a waiter is cancelled') foreach @served;
 $_->quit foreach @served;
 $primary->wait_for_catchup($on);

@@ -165,7 +165,7 @@ foreach my $table (sort keys %opening)
 	step_through("REINDEX TABLE CONCURRENTLY leaselock.$table", $table, $_, @reindexing)
 	  foreach $table =~ /locks|tickets/ ? (1 .. 4) : 2, 0;
 }
-foreach my $index (qw(locks_pkey tickets_ticket))
+foreach my $index (qw(locks_pkey tickets_ticket tickets_place))
 {
 	step_through("REINDEX INDEX CONCURRENTLY leaselock.$index", $index =~ s/_.*//r, $_, @reindexing)
 	  foreach 1, 0;
@@ -183,7 +183,8 @@ my @indexes = (
 	[ 'tickets', 'tickets USING hash (owner)', q{owner = 'c'} ],
 	[ 'tickets', 'tickets USING brin (requested_at)', q{requested_at >= '2001-01-01'} ],
 	[ 'tickets', 'tickets (ticket) INCLUDE (state)', q{ticket >= '00000000-0000-0000-0000-000000000000'}, 'UNIQUE' ],
-	[ 'locks', 'locks (fence)', 'fence > 0', 'UNIQUE' ],
+	[ 'locks', 'locks (fence, name)', 'fence > 0', 'UNIQUE' ],
+	[ 'locks', 'locks (fence) WHERE owner IS NOT NULL', 'owner IS NOT NULL' ],
 	[ 'locks', 'locks USING hash (name)', q{name = 'old'} ],
 	[ 'locks', 'locks USING brin (changed_at)', q{changed_at >= '2001-01-01'} ],
 	[ 'scopes', 'scopes (role_oid)', 'role_oid > 0' ],
@@ -208,20 +209,23 @@ foreach my $index (@indexes)
 }
 
 # A unique index that is violated says so, at a new row and at a changed one
-$node->safe_psql('postgres', q{
-	DROP EXTENSION leaselock;
-	CREATE EXTENSION leaselock;
-	SELECT leaselock.try_lock('mine', 'twice', '1 h');
-	SELECT leaselock.try_lock('free', 'somebody', '1 h'), leaselock.release_lock('free', 'somebody');
-	CREATE UNIQUE INDEX CONCURRENTLY dba ON leaselock.locks (owner)});
-foreach my $name ('free', 'fresh')
+foreach my $definition ('(owner)', '(owner) WHERE owner IS NOT NULL')
 {
-	is(outcome($other, "SELECT leaselock.try_lock('$name', 'twice', '1 h')"), '23505', "a unique index of owners: $name cannot be taken as well");
-	is(outcome($other, "SELECT count(*) FROM leaselock.lease_peek('$name')"), '0', "a unique index of owners: $name is free");
+	$node->safe_psql('postgres', qq{
+		DROP EXTENSION leaselock;
+		CREATE EXTENSION leaselock;
+		SELECT leaselock.try_lock('mine', 'twice', '1 h');
+		SELECT leaselock.try_lock('free', 'somebody', '1 h'), leaselock.release_lock('free', 'somebody');
+		CREATE UNIQUE INDEX CONCURRENTLY dba ON leaselock.locks $definition});
+	foreach my $name ('free', 'fresh')
+	{
+		is(outcome($other, "SELECT leaselock.try_lock('$name', 'twice', '1 h')"), '23505', "a unique index on $definition: $name cannot be taken as well");
+		is(outcome($other, "SELECT count(*) FROM leaselock.lease_peek('$name')"), '0', "a unique index on $definition: $name is free");
+	}
+	$node->safe_psql('postgres', 'DROP INDEX leaselock.dba');
+	like(outcome($other, q{SELECT leaselock.try_lock(n, 'twice', '1 h') FROM unnest(array['free', 'fresh']) n}), qr/^\d+\n\d+$/, 'and can be once it is dropped');
+	is_deeply([ unsound($node) ], [], 'amcheck finds nothing');
 }
-$node->safe_psql('postgres', 'DROP INDEX leaselock.dba');
-like(outcome($other, q{SELECT leaselock.try_lock(n, 'twice', '1 h') FROM unnest(array['free', 'fresh']) n}), qr/^\d+\n\d+$/, 'and can be once it is dropped');
-is_deeply([ unsound($node) ], [], 'amcheck finds nothing');
 
 # ---------------------------------------------------------------------
 # Indexes that the functions do not serve: an error that names them
@@ -242,14 +246,14 @@ my %inserting = (
 my %unserved = (
 	locks => [
 		'CREATE INDEX dba ON leaselock.locks (lower(owner))',
-		'CREATE INDEX dba ON leaselock.locks (fence) WHERE owner IS NOT NULL',
+		'CREATE INDEX dba ON leaselock.locks (fence) WHERE owner IS NULL',
 		'CREATE UNIQUE INDEX dba ON leaselock.locks (name) WHERE tickets > 0',
 		'ALTER TABLE leaselock.locks ADD CONSTRAINT dba UNIQUE (fence) DEFERRABLE',
 		'ALTER TABLE leaselock.locks ADD CONSTRAINT dba EXCLUDE (fence WITH =)' ],
 	tickets => [
 		'CREATE INDEX dba ON leaselock.tickets (lower(owner))',
 		'CREATE INDEX CONCURRENTLY dba ON leaselock.tickets ((alive_until > expires_at))',
-		'CREATE INDEX dba ON leaselock.tickets (expires_at) WHERE waiting',
+		'CREATE INDEX dba ON leaselock.tickets (expires_at) WHERE claimed',
 		'CREATE INDEX CONCURRENTLY dba ON leaselock.tickets USING hash (state) WHERE ended_at IS NULL',
 		'ALTER TABLE leaselock.tickets ADD CONSTRAINT dba UNIQUE (ticket) DEFERRABLE INITIALLY DEFERRED',
 		'ALTER TABLE leaselock.tickets ADD CONSTRAINT dba EXCLUDE USING hash (ticket WITH =)' ],
@@ -324,7 +328,7 @@ begin($waiter, "CALL leaselock.lease_acquire_wait('sleep $n', 'sleeper', wait =>
 ok($node->poll_query_until('postgres', "SELECT EXISTS (SELECT FROM leaselock.tickets WHERE name = 'sleep $n' AND waiter_pid IS NOT NULL)"), 'a waiter sleeps');
 foreach my $sql (
 	(map { ("REINDEX TABLE CONCURRENTLY leaselock.$_", "REINDEX TABLE leaselock.$_", "VACUUM FULL leaselock.$_") } qw(locks tickets blockers scopes)),
-	'CLUSTER leaselock.tickets USING tickets_place', 'CLUSTER leaselock.locks USING locks_pkey')
+	'CLUSTER leaselock.tickets USING tickets_ticket', 'CLUSTER leaselock.locks USING locks_pkey')
 {
 	is(outcome($builder, "SET lock_timeout = '20 s'; $sql"), '', "$sql: passes by a waiter that sleeps");
 }
@@ -431,7 +435,7 @@ sub under_load
 	return;
 }
 
-my @pieces = ('INDEX CONCURRENTLY leaselock.locks_pkey', 'INDEX CONCURRENTLY leaselock.tickets_pkey', 'INDEX CONCURRENTLY leaselock.tickets_ticket',
+my @pieces = ('INDEX CONCURRENTLY leaselock.locks_pkey', 'INDEX CONCURRENTLY leaselock.tickets_request', 'INDEX CONCURRENTLY leaselock.tickets_ticket',
 	'TABLE CONCURRENTLY leaselock.tickets', 'TABLE CONCURRENTLY leaselock.locks', 'TABLE CONCURRENTLY leaselock.blockers');
 under_load('REINDEX CONCURRENTLY under load', 800, 0, map { "REINDEX $_" } @pieces);
 under_load('REINDEX CONCURRENTLY under load, cancelled', 300, 1, map { "REINDEX $_" } grep { !/blockers/ } @pieces);
@@ -448,12 +452,12 @@ under_load('CREATE INDEX CONCURRENTLY under load, cancelled', 300, 1, @creates[ 
 my @tables = qw(locks tickets blockers scopes floor installation);
 under_load('REINDEX, VACUUM FULL, CLUSTER, ALTER TABLE under load', 400, 0,
 	(map { "REINDEX TABLE leaselock.$_" } @tables),
-	(map { "REINDEX INDEX leaselock.$_" } qw(locks_pkey tickets_pkey tickets_place tickets_ticket tickets_owner)),
+	(map { "REINDEX INDEX leaselock.$_" } qw(locks_pkey tickets_request tickets_place tickets_member tickets_ticket tickets_waiter)),
 	(map { "VACUUM FULL leaselock.$_" } @tables),
 	(map { "ALTER TABLE leaselock.$_ SET (fillfactor = 60)" } @tables),
 	(map { "ALTER TABLE leaselock.$_ RESET (fillfactor)" } @tables),
 	'CLUSTER leaselock.locks USING locks_pkey',
-	'CLUSTER leaselock.tickets USING tickets_place',
+	'CLUSTER leaselock.tickets USING tickets_ticket',
 	'VACUUM (FULL, ANALYZE) leaselock.locks, leaselock.tickets',
 	'VACUUM leaselock.tickets', 'ANALYZE leaselock.locks',
 	'CLUSTER',

@@ -207,7 +207,7 @@ sub unsound
 		SELECT format('verify_heapam(%L::regclass)', c.oid::regclass) FROM pg_class c
 		WHERE c.relnamespace = 'leaselock'::regnamespace AND c.relkind = 'r'
 		ORDER BY 1});
-	my @found = @objects < 13 ? 'too few tables and indexes' : ();
+	my @found = @objects < 14 ? 'too few tables and indexes' : ();
 
 	$node->safe_psql($database // 'postgres', q{
 		SET client_min_messages = warning;
