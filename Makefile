@@ -10,6 +10,8 @@
 #   make test-ubsan              regress and isolation, with the library made to trap undefined behaviour
 #   make test-majors             every suite on 17, 18 and 19; see test/majors
 #   make check-layers            who uses whom in src; see test/layers
+#   make indent                  the layout of the C source, by pg_bsd_indent; see test/indent
+#   make check-indent            whether that would change anything
 #   make demo                    the two-worker story; see test/demo
 #   make model                   the locking protocol, checked by spin; see test/model
 #   make bench                   what calls and fences cost, see test/bench; or one of it,
@@ -329,6 +331,11 @@ test-majors:
 	@$(top)test/majors
 demo:
 	@PG_CONFIG='$(PG_CONFIG)' $(top)test/demo
+.PHONY: indent check-indent
+indent:
+	@$(top)test/indent
+check-indent:
+	@$(top)test/indent --check || [ $$? = 77 ]
 .PHONY: check-layers
 check-layers: $(OBJS)
 	@$(top)test/layers .

@@ -12,6 +12,7 @@
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
+#include "utils/syscache.h"
 #include "utils/typcache.h"
 
 #include "api/result.h"
@@ -42,7 +43,8 @@ named_row_type(FunctionCallInfo fcinfo, const char *function,
 
 /*
  * The row type of a function's result, after making sure that it has the
- * columns that are going to be formed.  Raises 55000.
+ * columns that are going to be formed.  Raises 55000; and 42883 where the
+ * function was dropped between the analysis of the statement and its run.
  */
 TupleDesc
 result_row_type(FunctionCallInfo fcinfo, const char *function,
@@ -50,6 +52,11 @@ result_row_type(FunctionCallInfo fcinfo, const char *function,
 {
 	TupleDesc	desc;
 
+	if (!SearchSysCacheExists1(PROCOID,
+							   ObjectIdGetDatum(fcinfo->flinfo->fn_oid)))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_FUNCTION),
+				 errmsg("function %s() has been dropped", function)));
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
 	store_check_result(function, desc, types, columns);

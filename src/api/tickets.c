@@ -155,8 +155,8 @@ new_ticket(const LockKey *key)
 	static uint32 random_bits[64];
 	static int	left = 0;
 	pg_uuid_t	uuid;
-	uint64		us = GetCurrentTimestamp() +
-		(POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY;
+	uint64		us = (GetCurrentTimestamp() +
+					  (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY);
 	uint32		random;
 
 	if (left == 0)
@@ -229,8 +229,8 @@ Datum
 leaselock_lease_renew(PG_FUNCTION_ARGS)
 {
 	pg_uuid_t  *ticket = argument_uuid(fcinfo, 0, "ticket");
-	int64		lease_us = PG_ARGISNULL(1) ? 0 :
-		argument_lease(fcinfo, 1, "lease");
+	int64		lease_us = (PG_ARGISNULL(1) ? 0 :
+							argument_lease(fcinfo, 1, "lease"));
 	LeaseAnswer answer;
 
 	require_writable("lease_renew()");
@@ -253,8 +253,8 @@ Datum
 leaselock_lease_release_all(PG_FUNCTION_ARGS)
 {
 	const char *owner = argument_text(fcinfo, 0, "owner");
-	const char *scope = PG_ARGISNULL(1) ? NULL :
-		argument_text(fcinfo, 1, "scope");
+	const char *scope = (PG_ARGISNULL(1) ? NULL :
+						 argument_text(fcinfo, 1, "scope"));
 	Identity	who = caller_identity(owner);
 
 	require_writable("lease_release_all()");

@@ -432,8 +432,9 @@ static bool
 keep_result(Link *link, PGresult *result)
 {
 	ExecStatusType status = PQresultStatus(result);
-	bool		failed = status == PGRES_FATAL_ERROR ||
-		status == PGRES_NONFATAL_ERROR || status == PGRES_BAD_RESPONSE;
+	bool		failed = (status == PGRES_FATAL_ERROR ||
+						  status == PGRES_NONFATAL_ERROR ||
+						  status == PGRES_BAD_RESPONSE);
 
 	if (failed && link->answer &&
 		PQresultStatus(link->answer) == PGRES_TUPLES_OK)
@@ -455,8 +456,8 @@ keep_result(Link *link, PGresult *result)
 static Progress
 lose_connection(Link *link)
 {
-	bool		told = link->answer &&
-		PQresultStatus(link->answer) != PGRES_TUPLES_OK;
+	bool		told = (link->answer &&
+						PQresultStatus(link->answer) != PGRES_TUPLES_OK);
 
 	link_drop(link, told ? PQresultErrorMessage(link->answer) :
 			  PQerrorMessage(link->conn));

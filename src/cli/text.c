@@ -62,8 +62,8 @@ set_text_encoding(const char *name)
 static int
 utf8_length(const unsigned char *c)
 {
-	int			length = c[0] < 0xC2 || c[0] > 0xF4 ? 0 :
-		c[0] < 0xE0 ? 2 : c[0] < 0xF0 ? 3 : 4;
+	int			length = (c[0] < 0xC2 || c[0] > 0xF4 ? 0 :
+						  c[0] < 0xE0 ? 2 : c[0] < 0xF0 ? 3 : 4);
 	int			least = c[0] == 0xE0 ? 0xA0 : c[0] == 0xF0 ? 0x90 : 0x80;
 	int			most = c[0] == 0xED ? 0x9F : c[0] == 0xF4 ? 0x8F : 0xBF;
 

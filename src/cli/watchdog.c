@@ -93,8 +93,8 @@ keep_watch(int fd)
 	for (;;)
 	{
 		struct pollfd pollfd = {fd, POLLIN, 0};
-		int64_t		wait = orders.term_at < orders.kill_at ?
-			orders.term_at : orders.kill_at;
+		int64_t		wait = (orders.term_at < orders.kill_at ?
+							orders.term_at : orders.kill_at);
 
 		wait -= now();
 		wait = wait < 0 ? 0 : wait;

@@ -68,7 +68,7 @@ typedef struct ReadQueue
 
 typedef struct Search
 {
-	const TicketRow *self;	/* the wait in question */
+	const TicketRow *self;		/* the wait in question */
 	const LockRow *lock;		/* its lock */
 	int64		place;			/* that of the identity's first wait there */
 	HTAB	   *reached;		/* CycleNode by identity */
@@ -253,7 +253,7 @@ follow_wait(Search *search, const TicketRow *wait, const LockRow *lock,
 {
 	ReadQueue  *queue = get_read_queue(search, &lock->key, lock->passed);
 	TicketScan *scan;
-	TicketRow ahead;
+	TicketRow	ahead;
 
 	if (holder_blocks(lock, &wait->who))
 		reach_blocker(search, &lock->holder, &lock->key, from);
@@ -284,8 +284,8 @@ follow_identity(Search *search, CycleNode *node)
 
 	foreach(cell, store_list_waits(&node->who))
 	{
-		TicketRow *wait = (TicketRow *) lfirst(cell);
-		LockRow	lock;
+		TicketRow  *wait = (TicketRow *) lfirst(cell);
+		LockRow		lock;
 
 		if (is_over(search))
 			return;
@@ -329,7 +329,7 @@ blocks_self(const Search *search, const Identity *who)
 		return true;
 	foreach(cell, store_list_waits(who))
 	{
-		TicketRow *wait = (TicketRow *) lfirst(cell);
+		TicketRow  *wait = (TicketRow *) lfirst(cell);
 
 		if (compare_lock_keys(&wait->key, &search->lock->key) == 0 &&
 			wait->place < search->place &&
@@ -347,7 +347,7 @@ follow_waiters(Search *search, const LockRow *lock, int64 after,
 	ReadQueue  *queue = get_read_queue(search, &lock->key, PG_INT64_MAX);
 	int64		end = queue->place;
 	TicketScan *scan;
-	TicketRow wait;
+	TicketRow	wait;
 
 	after = Max(after, lock->passed);
 	if (after >= end)
@@ -374,7 +374,7 @@ static void
 follow_blocked(Search *search, CycleNode *node)
 {
 	ListCell   *cell;
-	LockRow	lock;
+	LockRow		lock;
 
 	foreach(cell, store_list_blocked(&node->who))
 	{
@@ -387,7 +387,7 @@ follow_blocked(Search *search, CycleNode *node)
 	}
 	foreach(cell, store_list_waits(&node->who))
 	{
-		TicketRow *wait = (TicketRow *) lfirst(cell);
+		TicketRow  *wait = (TicketRow *) lfirst(cell);
 
 		if (is_over(search))
 			return;
@@ -409,7 +409,7 @@ first_place(const Search *search)
 
 	foreach(cell, store_list_waits(&search->self->who))
 	{
-		TicketRow *wait = (TicketRow *) lfirst(cell);
+		TicketRow  *wait = (TicketRow *) lfirst(cell);
 
 		if (compare_lock_keys(&wait->key, &search->lock->key) == 0 &&
 			wait->place < place && is_live_wait(wait, search->lock))

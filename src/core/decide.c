@@ -173,7 +173,7 @@ fence_may_commit(const LockRow *lock, int64 fence)
 static LeasePlan
 answer(LeaseState state)
 {
-	LeasePlan		plan = {0};
+	LeasePlan	plan = {0};
 
 	plan.state = state;
 	return plan;
@@ -183,7 +183,7 @@ answer(LeaseState state)
 static LeasePlan
 answer_yes(bool yes)
 {
-	LeasePlan		plan = {0};
+	LeasePlan	plan = {0};
 
 	plan.yes = yes;
 	return plan;
@@ -192,7 +192,7 @@ answer_yes(bool yes)
 static LeasePlan
 refuse(Refusal refusal)
 {
-	LeasePlan		plan = {0};
+	LeasePlan	plan = {0};
 
 	plan.refusal = refusal;
 	return plan;
@@ -202,7 +202,7 @@ refuse(Refusal refusal)
 static LeasePlan
 turn_away(unsigned tag)
 {
-	LeasePlan		plan = answer(LEASE_CONTENDED);
+	LeasePlan	plan = answer(LEASE_CONTENDED);
 
 	plan.retry_after = tag;
 	return plan;
@@ -211,7 +211,7 @@ turn_away(unsigned tag)
 static LeasePlan
 ask(unsigned parts)
 {
-	LeasePlan		plan = {0};
+	LeasePlan	plan = {0};
 
 	plan.asks = parts;
 	return plan;
@@ -220,7 +220,7 @@ ask(unsigned parts)
 static LeasePlan
 need(NameMode name, unsigned tags)
 {
-	LeasePlan		plan = {0};
+	LeasePlan	plan = {0};
 
 	plan.needs_name = name;
 	plan.needs_tags = tags;
@@ -231,7 +231,7 @@ need(NameMode name, unsigned tags)
 static LeasePlan
 need_in_line(NameMode name)
 {
-	LeasePlan		plan = need(name, 0);
+	LeasePlan	plan = need(name, 0);
 
 	plan.name_in_line = true;
 	return plan;
@@ -240,7 +240,7 @@ need_in_line(NameMode name)
 static LeasePlan
 like(unsigned tags)
 {
-	LeasePlan		plan = {0};
+	LeasePlan	plan = {0};
 
 	plan.likes_tags = tags;
 	return plan;
@@ -473,7 +473,7 @@ static LeasePlan
 grant_to_newcomer(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
 {
 	unsigned	tags = TAG_SCOPE | request_tag(event);
-	LeasePlan		plan = {0};
+	LeasePlan	plan = {0};
 
 	if (!has_tags(view, NAME_CHANGE, tags))
 		return need(NAME_CHANGE, tags);
@@ -491,7 +491,7 @@ grant_to_newcomer(const LeaseView *view, const LeaseEvent *event, TimestampTz no
 static LeasePlan
 extend_grant(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
 {
-	LeasePlan		plan = {0};
+	LeasePlan	plan = {0};
 
 	if (!has_tags(view, NAME_EXTEND, request_tag(event)))
 		return need(NAME_EXTEND, request_tag(event));
@@ -506,7 +506,7 @@ end_grant(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
 {
 	const unsigned promotion = TAG_SCOPE | TAG_HEAD;
 	unsigned	untried = promotion & ~(view->tags | view->busy);
-	LeasePlan		plan = {0};
+	LeasePlan	plan = {0};
 
 	if (!knows(view, PART_HEAD))
 		return ask(PART_HEAD);
@@ -553,7 +553,7 @@ is_incomplete(const LeasePlan *plan)
 static LeasePlan
 claim(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
 {
-	LeasePlan		plan;
+	LeasePlan	plan;
 
 	if (!view->ticket.allowed || (view->busy & TAG_NAME))
 		return answer(LEASE_HELD);
@@ -587,7 +587,7 @@ admit_waiter(LeasePlan *plan, const LeaseView *view, TimestampTz now)
 static LeasePlan
 share_turn(const LeaseView *view, TimestampTz now)
 {
-	LeasePlan		plan = {0};
+	LeasePlan	plan = {0};
 
 	if (!has_tags(view, NAME_EXTEND, TAG_TICKET))
 		return need(NAME_EXTEND, TAG_TICKET);
@@ -601,7 +601,7 @@ share_turn(const LeaseView *view, TimestampTz now)
 static LeasePlan
 take_turn(const LeaseView *view, TimestampTz now)
 {
-	LeasePlan		plan = {0};
+	LeasePlan	plan = {0};
 
 	if (!has_tags(view, NAME_CHANGE, TAG_SCOPE | TAG_TICKET))
 		return need(NAME_CHANGE, TAG_SCOPE | TAG_TICKET);
@@ -634,7 +634,7 @@ static LeasePlan
 write_look(const LeaseView *view, const LeaseEvent *event, LeaseState state,
 		   TimestampTz now)
 {
-	LeasePlan		plan;
+	LeasePlan	plan;
 
 	if (view->busy & TAG_TICKET)
 		return answer(state);
@@ -664,7 +664,7 @@ look_at_waiter(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
 {
 	bool		is_live = grant_is_live(&view->lock, now);
 	bool		shares = holds(&view->lock, &view->ticket.who, now);
-	LeasePlan		plan;
+	LeasePlan	plan;
 
 	if (has_turn(view, event, now))
 	{
@@ -717,7 +717,7 @@ static LeasePlan
 enqueue(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
 {
 	unsigned	tags = TAG_QUEUE | request_tag(event);
-	LeasePlan		plan = {0};
+	LeasePlan	plan = {0};
 
 	if (event->left_us <= 0)
 		return answer(LEASE_CONTENDED);
@@ -807,7 +807,7 @@ decide_acquire(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
 static LeasePlan
 answer_ended(const LeaseView *view, LeaseState state, TimestampTz now)
 {
-	LeasePlan		plan = answer(state);
+	LeasePlan	plan = answer(state);
 
 	if (view->ticket.state != LEASE_HELD ||
 		!is_of_newest_grant(&view->ticket, &view->lock) ||
@@ -828,7 +828,7 @@ answer_ended(const LeaseView *view, LeaseState state, TimestampTz now)
 static LeasePlan
 renew_ticket(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
 {
-	LeasePlan		plan = {0};
+	LeasePlan	plan = {0};
 
 	if (!has_tags(view, NAME_EXTEND, 0))
 		return need_in_line(NAME_EXTEND);
@@ -859,7 +859,7 @@ static LeasePlan
 decide_renew(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
 {
 	LeaseState	state = ticket_state(&view->ticket, &view->lock, now);
-	LeasePlan		plan;
+	LeasePlan	plan;
 
 	if (view->ticket.state == LEASE_WAITING)
 	{
@@ -876,7 +876,7 @@ static LeasePlan
 cancel_wait(const LeaseView *view, TimestampTz now)
 {
 	LeaseState	state = ticket_state(&view->ticket, &view->lock, now);
-	LeasePlan		plan;
+	LeasePlan	plan;
 
 	if (view->busy & TAG_TICKET)
 		return refuse(REFUSE_BUSY_TICKET);
@@ -931,7 +931,7 @@ is_last_share(const LeaseView *view, TimestampTz now, unsigned *asks)
 static LeasePlan
 shrink_grant(const LeaseView *view, TimestampTz now)
 {
-	LeasePlan		plan = {0};
+	LeasePlan	plan = {0};
 
 	if (view->lock.tickets > 1 && !knows(view, PART_SHARES))
 		return ask(PART_SHARES);
@@ -947,7 +947,7 @@ release_ticket(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
 	unsigned	asks = 0;
 	bool		last = is_last_share(view, now, &asks);
 	NameMode	mode = last ? NAME_CHANGE : NAME_EXTEND;
-	LeasePlan		plan;
+	LeasePlan	plan;
 
 	if (asks != 0)
 		return ask(asks);
@@ -1031,7 +1031,7 @@ decide_try_lock(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
 static LeasePlan
 decide_renew_lock(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
 {
-	LeasePlan		plan = {0};
+	LeasePlan	plan = {0};
 
 	if (!has_hold(&view->lock, &event->who))
 		return answer_yes(false);
@@ -1054,7 +1054,7 @@ decide_release_lock(const LeaseView *view, const LeaseEvent *event, TimestampTz 
 {
 	bool		last = view->lock.expires_at <= now;
 	NameMode	mode = last ? NAME_CHANGE : NAME_EXTEND;
-	LeasePlan		plan = {0};
+	LeasePlan	plan = {0};
 
 	if (!has_hold(&view->lock, &event->who))
 		return answer_yes(false);
@@ -1082,7 +1082,7 @@ decide_release_lock(const LeaseView *view, const LeaseEvent *event, TimestampTz 
 static LeasePlan
 break_grant(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
 {
-	LeasePlan		plan;
+	LeasePlan	plan;
 
 	if (!has_tags(view, NAME_CHANGE, 0))
 		return need_in_line(NAME_CHANGE);
@@ -1117,7 +1117,7 @@ decide_break_stranger(const LeaseView *view, const LeaseEvent *event, TimestampT
 static LeasePlan
 delete_ticket(NameMode name, unsigned tags, const LeaseView *view)
 {
-	LeasePlan		plan = {0};
+	LeasePlan	plan = {0};
 
 	if (view->busy & (tags | (name != NAME_NONE ? TAG_NAME : 0)))
 		return answer_yes(false);
@@ -1136,7 +1136,7 @@ static LeasePlan
 decide_prune_ticket(const LeaseView *view, const LeaseEvent *event)
 {
 	const TicketRow *ticket = &view->ticket;
-	LeasePlan		plan;
+	LeasePlan	plan;
 
 	if (ticket->state == LEASE_GONE)
 		return answer_yes(false);
@@ -1173,7 +1173,7 @@ static LeasePlan
 decide_prune_lock(const LeaseView *view, const LeaseEvent *event)
 {
 	unsigned	tags = TAG_QUEUE;
-	LeasePlan		plan = {0};
+	LeasePlan	plan = {0};
 
 	if (!ItemPointerIsValid(&view->lock.version.tid) ||
 		!is_idle(&view->lock, event->before) ||

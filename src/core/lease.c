@@ -164,7 +164,7 @@ find_own_ticket(const pg_uuid_t *uuid, TicketRow *ticket, LeaseAnswer *answer)
 static LeaseEvent
 ticket_event(EventKind kind, const TicketRow *ticket)
 {
-	LeaseEvent		event = {0};
+	LeaseEvent	event = {0};
 
 	event.kind = kind;
 	event.key = ticket->key;
@@ -180,7 +180,7 @@ void
 lease_look(const pg_uuid_t *uuid, int flags, LeaseAnswer *answer)
 {
 	TicketRow	ticket;
-	LeaseEvent		event;
+	LeaseEvent	event;
 	Outcome		outcome;
 
 	if (!find_own_ticket(uuid, &ticket, answer))
@@ -203,7 +203,7 @@ void
 lease_renew(const pg_uuid_t *uuid, int64 lease_us, LeaseAnswer *answer)
 {
 	TicketRow	ticket;
-	LeaseEvent		event;
+	LeaseEvent	event;
 	Outcome		outcome;
 
 	if (!find_own_ticket(uuid, &ticket, answer))
@@ -221,7 +221,7 @@ void
 lease_release(const pg_uuid_t *uuid, LeaseAnswer *answer)
 {
 	TicketRow	ticket;
-	LeaseEvent		event;
+	LeaseEvent	event;
 	Outcome		outcome;
 
 	if (!find_own_ticket(uuid, &ticket, answer))
@@ -271,7 +271,7 @@ lease_release_all(const Identity *who, const char *scope)
 	foreach(cell, list_live_tickets(who))
 	{
 		TicketRow  *ticket = (TicketRow *) lfirst(cell);
-		LeaseEvent		event = ticket_event(EVENT_RELEASE, ticket);
+		LeaseEvent	event = ticket_event(EVENT_RELEASE, ticket);
 		Outcome		outcome;
 
 		if (scope != NULL && strcmp(ticket->key.scope, scope) != 0)

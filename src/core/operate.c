@@ -124,8 +124,8 @@ fence_bump(void)
 	wait_tag(NULL, &tag, ExclusiveLock);
 	do
 	{
-		const LockKey *last = locks == NIL ? NULL :
-			&((LockRow *) llast(locks))->key;
+		const LockKey *last = (locks == NIL ? NULL :
+							   &((LockRow *) llast(locks))->key);
 
 		locks = store_next_locks(last, BATCH);
 		foreach(cell, locks)

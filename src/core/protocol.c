@@ -47,8 +47,8 @@
 /* One event on its way. */
 typedef struct Call
 {
-	LeaseEvent	   *event;
-	LeaseView		view;
+	LeaseEvent *event;
+	LeaseView	view;
 	TimestampTz now;
 	TagSet		tags;			/* taken by this call */
 	pg_uuid_t	head_tagged;	/* whose tag TAG_HEAD is */
@@ -92,7 +92,7 @@ load_request(Call *call)
 static void
 judge_anew(Call *call)
 {
-	LeaseView	   *view = &call->view;
+	LeaseView  *view = &call->view;
 
 	call->now = clock_read(view->lock.changed_at);
 	view->known = 0;
@@ -112,7 +112,7 @@ judge_anew(Call *call)
 static void
 read_rows(Call *call)
 {
-	LeaseView	   *view = &call->view;
+	LeaseView  *view = &call->view;
 
 	/* a ticket that was passed was loaded just before */
 	if (!view->has_ticket)
@@ -132,7 +132,7 @@ read_rows(Call *call)
 static bool
 refresh_lock(Call *call)
 {
-	LeaseView	   *view = &call->view;
+	LeaseView  *view = &call->view;
 	bool		had_row = ItemPointerIsValid(&view->lock.version.tid);
 
 	if (had_row && store_is_current(REL_LOCKS, &view->lock.version))
@@ -149,7 +149,7 @@ refresh_lock(Call *call)
 static void
 refresh_rows(Call *call)
 {
-	LeaseView	   *view = &call->view;
+	LeaseView  *view = &call->view;
 	EventKind	kind = call->event->kind;
 	bool		same_lock;
 	bool		keeps_head;
@@ -169,7 +169,7 @@ refresh_rows(Call *call)
 static void
 read_head(Call *call)
 {
-	LeaseView	   *view = &call->view;
+	LeaseView  *view = &call->view;
 	QueueHead	head;
 
 	find_head(&view->lock, NULL, call->now, &head);
@@ -206,7 +206,7 @@ read_rival(Call *call)
 static void
 read_place(Call *call)
 {
-	LeaseView	   *view = &call->view;
+	LeaseView  *view = &call->view;
 	int64		last = store_last_place(&call->event->key);
 
 	if (!refresh_lock(call))
@@ -222,7 +222,7 @@ read_place(Call *call)
 static void
 read_parts(Call *call, const LeasePlan *plan)
 {
-	LeaseView	   *view = &call->view;
+	LeaseView  *view = &call->view;
 
 	if (plan->asks & PART_HEAD)
 		read_head(call);
@@ -339,7 +339,7 @@ take_needed(Call *call, const LeasePlan *plan)
 {
 	static const unsigned order[] = {TAG_TICKET, TAG_SCOPE, TAG_QUEUE,
 	TAG_FLOOR};
-	LeaseView	   *view = &call->view;
+	LeaseView  *view = &call->view;
 
 	if ((view->tags & ~plan->needs_tags) || (view->name != NAME_NONE &&
 											 view->name < plan->needs_name) ||
@@ -402,7 +402,7 @@ save_lock(LockRow *lock)
 static void
 save_shares(Call *call, const LeasePlan *plan)
 {
-	LeaseView	   *view = &call->view;
+	LeaseView  *view = &call->view;
 
 	for (int i = 0; i < view->share_count; i++)
 	{
@@ -583,7 +583,7 @@ set_outcome(const Call *call, const LeasePlan *plan, Outcome *outcome)
 static bool
 complete(Call *call, LeasePlan *plan)
 {
-	LeaseView	   *view = &call->view;
+	LeaseView  *view = &call->view;
 
 	if (plan->state == LEASE_DEADLOCK && call->cycle != NIL)
 		report_deadlock(call->cycle);
@@ -617,7 +617,7 @@ carry_out_with(LeaseEvent *event, const TicketRow *ticket, unsigned busy,
 			   bool quiet, int *tags, Outcome *outcome)
 {
 	Call		call = {0};
-	LeasePlan		plan;
+	LeasePlan	plan;
 
 	event->waiter_timeout_us = leaselock_waiter_timeout * INT64CONST(1000);
 	event->pid = MyProcPid;
@@ -680,8 +680,8 @@ static bool
 find_obstacle(const LeaseEvent *event, const Outcome *outcome, bool first,
 			  Obstacle *obstacle)
 {
-	bool		extends = same_identity(&outcome->lock.holder, &event->who) &&
-		grant_is_live(&outcome->lock, outcome->now);
+	bool		extends = (same_identity(&outcome->lock.holder, &event->who) &&
+						   grant_is_live(&outcome->lock, outcome->now));
 
 	obstacle->mode = ExclusiveLock;
 	obstacle->brief = first;

@@ -16,7 +16,7 @@
 /* What came of an event. */
 typedef struct Outcome
 {
-	LeasePlan		plan;			/* complete, and written */
+	LeasePlan	plan;			/* complete, and written */
 	LockRow		lock;			/* as it is now */
 	bool		has_ticket;
 	TicketRow	ticket;			/* as it is now */

@@ -121,8 +121,8 @@ static VirtualTransactionId
 find_obstacle(const Waiter *waiter, const LeaseAnswer *answer)
 {
 	VirtualTransactionId keeper = {0};
-	bool		own_turn = !OidIsValid(answer->holder.role) &&
-		answer->position == 1;
+	bool		own_turn = (!OidIsValid(answer->holder.role) &&
+							answer->position == 1);
 	Tag			tags[3];
 	LOCKMODE	modes[3] = {ExclusiveLock, ExclusiveLock, RowShareLock};
 	int			count = 0;

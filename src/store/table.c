@@ -297,8 +297,8 @@ static const char *
 mismatch_hint(void)
 {
 	const char *version = extension_version();
-	int			order = version == NULL ? 0 :
-		compare_versions(version, LEASELOCK_VERSION);
+	int			order = (version == NULL ? 0 :
+						 compare_versions(version, LEASELOCK_VERSION));
 
 	if (order > 0)
 		return "The extension was updated after this session had loaded its library. Reconnect.";
@@ -600,9 +600,11 @@ index_condition(Relation rel, Relation index)
 {
 	List	   *predicate = RelationGetIndexPredicate(index);
 	NullTest   *test = predicate == NIL ? NULL : linitial(predicate);
-	bool		is_plain = predicate == NIL ||
-		(list_length(predicate) == 1 && IsA(test, NullTest) &&
-		 test->nulltesttype == IS_NOT_NULL && IsA(test->arg, Var));
+	bool		is_plain = (predicate == NIL ||
+							(list_length(predicate) == 1 &&
+							 IsA(test, NullTest) &&
+							 test->nulltesttype == IS_NOT_NULL &&
+							 IsA(test->arg, Var)));
 
 	if (!is_plain || RelationGetIndexExpressions(index) != NIL ||
 		index->rd_index->indisexclusion || !index->rd_index->indimmediate)

@@ -51,12 +51,13 @@ enum
 #define SIGNED_BYTES	5
 
 /* What a state is called, in rows and in answers. */
-static const struct
+typedef struct StateName
 {
 	char		letter;
 	const char *name;
-}			states[] =
-{
+} StateName;
+
+static const StateName states[] = {
 	[LEASE_HELD] = {'h', "held"},
 	[LEASE_WAITING] = {'w', "waiting"},
 	[LEASE_CONTENDED] = {'\0', "contended"},

@@ -18,19 +18,25 @@
  *	  Clock        takes "alive" away from any ticket at any time
  *	  place        of a waiting ticket; of a held one: the fence of its grant
  *
+ * It is built as the core is: decide() says what follows (core/decide.c), and
+ * carry_out() is the loop that takes the tags, asks again and writes
+ * (core/protocol.c).  The inline functions bear the names of the C functions.
+ *
  * A step of the model is what one call does between two points at which it
- * may meet somebody else: a read without a tag, the taking of a tag, what is
- * done under it.  Where two reads under no common tag matter they are two
- * steps.  The comments name the C functions.
+ * may meet somebody else.  What is decided without a tag is decided again under
+ * the tags, so in most cases reading first and taking the tags is one step.  It
+ * is two where what was read first counts later: the queue that a newcomer found
+ * empty, and the two reads that make a place.
  *
  * Left out: durations (every time-out may come at any time), named holds,
- * scopes, deadlocks between waits, PREPARE TRANSACTION, crashes.  The clock's
- * part of a fence is left out too, so that they grow by the rules alone.
+ * scopes, breaks, deadlocks between waits, PREPARE TRANSACTION, crashes.  The
+ * clock's part of a fence is left out too, so that they grow by the rules alone.
  *
  * Properties, asserted where they must hold (search for the words):
  *	  one writer, mutual exclusion, growing fences, first in first out, no
  *	  stale commit, passed for good.  No jam: spin finds every state in which
- *	  a session stays blocked.  No lost waiter: the formula "granted".
+ *	  a session stays blocked.  No lost waiter, and no lost wake-up: the
+ *	  formula "granted".
  */
 
 /* ---- sizes; a configuration may set its own ---- */
@@ -99,24 +105,26 @@ byte committed_floor, pending_floor, floor_writer;
 #error "extend ANY"
 #endif
 
-/* ---- judging: grant.c and queue.c ---- */
+/* ---- judgements: decide.c ---- */
 
 /* ticket_state of a held ticket; the lock's expiry is the latest of these */
 #define IS_HELD(t)	(STATE(t) == HELD && ALIVE(t) && PLACE(t) == FENCE(LOCK_OF(t)) && HOLDER(LOCK_OF(t)) == OWNER_OF(t))
 /* grant_is_live */
 #define IS_LIVE(l)	(HOLDER(l) != 0 && ANY(IS_HELD, l))
-/* holds_already */
+/* holds */
 #define HOLDS(l, owner)	(HOLDER(l) == (owner) && IS_LIVE(l))
-/* is_waiting of a row of the queue; without the passed mark as a variant */
+/* waiter_is_live of a ticket of the queue; without the passed mark as a variant */
 #ifdef WITHOUT_PASSED_MARK
 #define IN_QUEUE(t)	(STATE(t) == WAITING && ALIVE(t))
 #else
 #define IN_QUEUE(t)	(STATE(t) == WAITING && ALIVE(t) && PLACE(t) > PASSED(LOCK_OF(t)))
 #endif
-/* waiter_state; those of the holder share the turn of the one that got it */
+/* waiter_is_dead: those of the holder share the turn of the one that got it */
 #define IS_WAITING(t)	(IN_QUEUE(t) || (STATE(t) == WAITING && ALIVE(t) && HOLDS(LOCK_OF(t), OWNER_OF(t))))
 
-/* queue_head into head (a ticket + 1, 0: nobody), only for owners other than "except" */
+/* ---- the queue: queue.c ---- */
+
+/* find_head into head (a ticket + 1, 0: nobody), only for owners other than "except" */
 inline find_head(l, except) {
 	head = 0; i = (l) * TICKETS_OF_LOCK;
 	do
@@ -132,18 +140,14 @@ inline find_head(l, except) {
 	i = 0
 }
 
-/* where nobody alive is in the queue: the place of the last that is dead, into last; 0 if the queue tag is busy */
-inline pass_dead(l) {
-#ifdef PASS_WITHOUT_QUEUE_TAG
-	ok = true;
-#else
-	try_queue(l);
-#endif
+/* The place of the last dead waiter before the head, into last. */
+inline find_dead(l) {
 	last = 0; i = (l) * TICKETS_OF_LOCK;
 	do
 	:: i < ((l) + 1) * TICKETS_OF_LOCK ->
 		if
-		:: ok && STATE(i) == WAITING && !ALIVE(i) && PLACE(i) > last -> last = PLACE(i)
+		:: STATE(i) == WAITING && !ALIVE(i) && PLACE(i) > PASSED(l) && PLACE(i) > last &&
+		   (head == 0 || PLACE(i) < PLACE(head - 1)) -> last = PLACE(i)
 		:: else
 		fi;
 		i++
@@ -152,9 +156,9 @@ inline pass_dead(l) {
 	i = 0
 }
 
-/* ---- heavyweight locks: locktag.c and PostgreSQL's lock manager ---- */
+/* ---- heavyweight locks: tag.c and PostgreSQL's lock manager ---- */
 #define VERIFY		1			/* RowShareLock */
-#define KEEP		2			/* ShareUpdateExclusiveLock */
+#define EXTEND		2			/* ShareUpdateExclusiveLock */
 #define CHANGE		4			/* ExclusiveLock */
 
 #ifdef WITHOUT_VERIFY_CONFLICT
@@ -162,17 +166,17 @@ inline pass_dead(l) {
 #else
 #define AGAINST_VERIFY	CHANGE
 #endif
-#ifdef WITHOUT_KEEP_CONFLICT
-#define AGAINST_KEEP	CHANGE
+#ifdef WITHOUT_EXTEND_CONFLICT
+#define AGAINST_EXTEND	CHANGE
 #else
-#define AGAINST_KEEP	(KEEP | CHANGE)
+#define AGAINST_EXTEND	(EXTEND | CHANGE)
 #endif
 #ifdef WITHOUT_VERIFY_CONFLICT
-#define AGAINST_CHANGE	(KEEP | CHANGE)
+#define AGAINST_CHANGE	(EXTEND | CHANGE)
 #else
-#define AGAINST_CHANGE	(VERIFY | KEEP | CHANGE)
+#define AGAINST_CHANGE	(VERIFY | EXTEND | CHANGE)
 #endif
-#define AGAINST(mode)	((mode) == 0 -> 0 : ((mode) == VERIFY -> AGAINST_VERIFY : ((mode) == KEEP -> AGAINST_KEEP : AGAINST_CHANGE)))
+#define AGAINST(mode)	((mode) == 0 -> 0 : ((mode) == VERIFY -> AGAINST_VERIFY : ((mode) == EXTEND -> AGAINST_EXTEND : AGAINST_CHANGE)))
 
 #define NAME(l, s)	name_tag[(l) * SESSIONS + (s)]
 byte name_tag[LOCKS * SESSIONS];	/* modes that a session holds */
@@ -191,9 +195,9 @@ bool excused[SESSIONS];		/* has ended a grant, or prunes; for the properties */
 #define LINE(l, modes)	(LINE1(0, l, modes) || LINE1(1, l, modes) || LINE1(2, l, modes) || LINE1(3, l, modes) || LINE1(4, l, modes))
 #define BIT1(s, l, modes)	(LINE1(s, l, modes) -> (1 << (s)) : 0)
 
-#define HAS_NAME(l, mode)	((NAME(l, me) & CHANGE) || (NAME(l, me) & (mode)) || ((mode) == VERIFY && (NAME(l, me) & KEEP)))
+#define HAS_NAME(l, mode)	((NAME(l, me) & CHANGE) || (NAME(l, me) & (mode)) || ((mode) == VERIFY && (NAME(l, me) & EXTEND)))
 
-/* try_name_tag; does not jump the line either */
+/* try_tag of the name tag; does not jump the line either */
 inline try_name(l, mode) {
 	if
 	:: HAS_NAME(l, mode) -> ok = true
@@ -213,7 +217,7 @@ inline leave_line() {
 }
 
 /*
- * wait_name_tag.  On one lock every wait must end by itself; with two, the
+ * wait_tag of the name tag.  On one lock every wait must end by itself; with two, the
  * deadlock detector ends one when nothing else can go on.
  */
 inline wait_name(l, mode) {
@@ -238,7 +242,7 @@ inline wait_name(l, mode) {
 	fi
 }
 
-/* try_queue_tag, try_ticket_tag */
+/* try_tag of the others */
 inline try_queue(l) {
 #ifdef WITHOUT_QUEUE_TAG
 	ok = true
@@ -263,8 +267,8 @@ inline try_ticket(t) {
 #endif
 
 /*
- * get_ticket_tag with LOOK_MAY_WAIT.  Who has the name tag only tries; so does
- * who has another ticket tag of the lock.
+ * take_tag in line.  Who has the name tag only tries; so does who has another
+ * ticket tag of the lock (may_stand_in_line).
  */
 inline wait_ticket(t) {
 	{
@@ -303,9 +307,9 @@ inline begin_call(l) {
 	name0 = NAME(l, me); queue0 = MINE(queue_tag[l]); ticket_tags_of(l);
 	wrote = false
 }
-/* give_back_tags */
+/* give_back */
 inline give_back(l) {
-	NAME(l, me) = name0;
+	NAME(l, me) = name0; name = 0; tags = 0;
 	if
 	:: MINE(queue_tag[l]) && !queue0 -> queue_tag[l] = 0
 	:: else
@@ -324,9 +328,13 @@ inline give_back(l) {
 }
 /* keep_tags */
 inline keep(l) { name0 = NAME(l, me); queue0 = MINE(queue_tag[l]); ticket_tags_of(l) }
-inline end_call() { { name0 = 0; queue0 = false; ticket0 = 0; wrote = false; ok = false; head = 0; want = 0; last = 0 } }
+inline end_call() {
+	name0 = 0; queue0 = false; ticket0 = 0; wrote = false; ok = false; head = 0; last = 0; again = 0;
+	event = 0; patient = false; silent = false; busy = 0; name = 0; tags = 0;
+	plan = 0; needs_name = 0; needs_tags = 0; likes = 0; in_line = false; obstacle = 0; mask = 0; knows_nobody = false
+}
 
-/* ---- writing: store.c ---- */
+/* ---- writing: store ---- */
 
 /* one writer: no two open transactions write one row */
 inline write_lock(l) {
@@ -353,19 +361,259 @@ byte believes[LOCKS];			/* owners that hold by what they were told, as bits */
 bool stayed[TICKETS];			/* alive ever since its wait was committed */
 bool passed_over[TICKETS];		/* found dead when somebody behind it was granted */
 byte before[TICKETS];			/* tickets (of the lock, as bits) that it queued behind */
-bool was_granted;				/* the owner that "granted" speaks of */
+bool woken;						/* the latch of the waiter that sleeps */
+bool was_granted;				/* the ticket that "granted" speaks of */
 
 /*
  * First in, first out: checked when a grant is written.  Nobody who was there
- * before, stayed alive and did not give up in this transaction is still waiting.
+ * before (mask), stayed alive and did not give up in this transaction is still
+ * waiting.
  */
-#define LEFT_BEHIND(u)	((u) != t && OWNER_OF(u) != OWNER_OF(t) && stayed[u] && committed_ticket[u].state == WAITING && STATE(u) == WAITING && \
-	(STATE(t) != WAITING || (before[t] & (1 << ((u) % TICKETS_OF_LOCK)))))
+#define LEFT_BEHIND(u)	(OWNER_OF(u) != whose && stayed[u] && committed_ticket[u].state == WAITING && STATE(u) == WAITING && \
+	(mask & (1 << ((u) % TICKETS_OF_LOCK))))
 
-/* ---- grant.c ---- */
+/* ---- what follows: decide.c ---- */
 
-/* fence_settle: verifies what this transaction has checked itself */
-inline settle(l) {
+/* what a plan writes; each is named for the function that plans it */
+#define NOTHING				0
+#define GRANT_TO_NEWCOMER	1
+#define EXTEND_GRANT		2
+#define ENQUEUE				3
+#define CLAIM				4
+#define SHARE_TURN			5
+#define TAKE_TURN			6
+#define WRITE_LOOK			7
+#define RENEW_TICKET		8
+#define ANSWER_ENDED		9
+#define END_GRANT			10
+#define SHRINK_GRANT		11
+#define CANCEL_WAIT			12
+#define GRANT_OTHER			13	/* a rule that is broken, see LOOK_GRANTS_OTHERS */
+
+/* tags beside the name tag, in sets */
+#define TAG_QUEUE	1
+#define TAG_TICKET	2
+#define TAG_HEAD	8
+#define TAG_NAME	32
+
+/* next_fence, without the clock's part */
+#define NEXT_FENCE(l)	((FENCE(l) > FLOOR -> FENCE(l) : FLOOR) + 1)
+#define CAN_GRANT(l)	(NEXT_FENCE(l) <= MAX_FENCE)
+
+inline need(mode, bits) { needs_name = mode; needs_tags = bits }
+/* what a plan needs is not there */
+#define MISSES		(name < needs_name || (needs_tags & (255 - tags)) != 0)
+#define UNTRIED(tag)	(((tags | busy) & (tag)) == 0)
+
+/* is_free_for: nobody waits, or the first that does is of the same owner */
+#define IS_FREE_FOR(owner)	(head == 0 || OWNER_OF(head - 1) == (owner))
+
+/* likes_to_pass_dead; it takes many of them, which take_liked may find or not */
+inline like_to_pass_dead(l) {
+#ifndef PASS_WITHOUT_QUEUE_TAG
+	find_dead(l);
+	if
+	:: last != 0 && !MISSES && UNTRIED(TAG_QUEUE) -> likes = TAG_QUEUE
+	:: else
+	fi;
+	last = 0
+#else
+	skip
+#endif
+}
+
+inline write_look(l, t) {
+	if
+	:: busy & TAG_TICKET
+	:: silent && IS_WAITING(t) && !HOLDS(l, OWNER_OF(t)) && !(busy & TAG_TICKET)
+	:: else -> plan = WRITE_LOOK; need(0, TAG_TICKET); in_line = (event == LOOK)
+	fi
+}
+
+/* a look at a ticket, also by a retry of its request id; here every held ticket is claimed at a look */
+inline decide_look(l, t) {
+	if
+	:: STATE(t) == HELD && IS_HELD(t) && !(busy & TAG_NAME) -> plan = CLAIM; need(EXTEND, 0); in_line = (event == LOOK)
+	:: STATE(t) == WAITING ->
+		find_head(l, 0);
+		if
+		:: IS_WAITING(t) && HOLDS(l, OWNER_OF(t)) && !(busy & (TAG_NAME | TAG_TICKET)) ->
+			plan = SHARE_TURN; need(EXTEND, TAG_TICKET)
+		:: IS_WAITING(t) && !IS_LIVE(l) && head != 0 && IS_FREE_FOR(OWNER_OF(t)) && CAN_GRANT(l) && !(busy & (TAG_NAME | TAG_TICKET)) ->
+			plan = TAKE_TURN; need(CHANGE, TAG_TICKET)
+#ifdef LOOK_GRANTS_OTHERS
+		:: IS_WAITING(t) && !IS_LIVE(l) && head != 0 && !IS_FREE_FOR(OWNER_OF(t)) && CAN_GRANT(l) && !(busy & (TAG_NAME | TAG_HEAD)) ->
+			plan = GRANT_OTHER; need(CHANGE, 0);
+			if
+			:: !MISSES && UNTRIED(TAG_HEAD) -> likes = TAG_HEAD
+			:: else
+			fi
+#endif
+		:: else -> write_look(l, t)
+		fi
+	:: else
+	fi
+}
+
+/* what is in the way of a queue's end is waited for once, see find_obstacle */
+inline enqueue(l) {
+	if
+	:: !patient
+	:: patient && (busy & TAG_QUEUE) -> obstacle = TAG_QUEUE
+	:: else -> plan = ENQUEUE; need(0, TAG_QUEUE | TAG_TICKET)
+	fi
+}
+
+inline decide_acquire(l, t) {
+	if
+	:: knows_nobody -> head = 0
+	:: else -> find_head(l, 0)
+	fi;
+	if
+	:: busy & TAG_TICKET -> obstacle = TAG_TICKET
+	:: !(busy & TAG_TICKET) && HOLDS(l, my) ->
+		if
+		:: !(busy & TAG_NAME) -> plan = EXTEND_GRANT; need(EXTEND, TAG_TICKET)
+		:: else
+		fi
+	:: !(busy & (TAG_TICKET | TAG_NAME)) && !IS_LIVE(l) && IS_FREE_FOR(my) && CAN_GRANT(l) ->
+		plan = GRANT_TO_NEWCOMER; need(CHANGE, TAG_TICKET); like_to_pass_dead(l)
+	:: else -> enqueue(l)
+	fi
+}
+
+/* answer_ended: writes that a lease of the newest grant ran out */
+inline answer_ended(l, t) {
+	if
+	:: STATE(t) == HELD && PLACE(t) == FENCE(l) && HOLDER(l) == OWNER_OF(t) && !(busy & TAG_NAME) -> plan = ANSWER_ENDED; need(EXTEND, 0)
+	:: else
+	fi
+}
+
+inline decide_renew(l, t) {
+	if
+	:: IS_HELD(t) -> plan = RENEW_TICKET; need(EXTEND, 0); in_line = true
+	:: else -> answer_ended(l, t)
+	fi
+}
+
+/* is_last_share */
+#define OTHER_SHARE(u)	((u) != t && IS_HELD(u))
+#define IS_LAST_SHARE(l)	(!ANY(OTHER_SHARE, l))
+
+/* end_grant, of whose head the ticket tag is only liked */
+inline end_grant(l) {
+	plan = END_GRANT; need(CHANGE, 0); in_line = true;
+	find_head(l, 0);
+	if
+	:: !MISSES && head != 0 && UNTRIED(TAG_HEAD) -> likes = TAG_HEAD
+	:: head == 0 -> like_to_pass_dead(l)
+	:: else
+	fi
+}
+
+inline decide_release(l, t) {
+	if
+	:: STATE(t) == WAITING && !(busy & TAG_TICKET) -> plan = CANCEL_WAIT; need(0, TAG_TICKET); in_line = true
+	:: STATE(t) == HELD && IS_HELD(t) && IS_LAST_SHARE(l) -> end_grant(l)
+	:: STATE(t) == HELD && IS_HELD(t) && !IS_LAST_SHARE(l) -> plan = SHRINK_GRANT; need(EXTEND, 0); in_line = true
+	:: STATE(t) == HELD && !IS_HELD(t) -> answer_ended(l, t)
+	:: else
+	fi
+}
+
+inline decide(l, t) {
+	plan = NOTHING; needs_name = 0; needs_tags = 0; likes = 0; in_line = false; obstacle = 0;
+	if
+	:: event == ACQUIRE && STATE(t) == NONE -> decide_acquire(l, t)
+	:: event == RENEW -> decide_renew(l, t)
+	:: event == RELEASE -> decide_release(l, t)
+	:: else -> decide_look(l, t)
+	fi
+}
+
+/* ---- the loop: protocol.c ---- */
+
+/* sessions, as bits, that have seen the newest version of a lock's row */
+byte seen[LOCKS];
+
+/* where a call is interrupted by others, see the head of this file */
+#define READ_HEAD	1
+#define READ_PLACE	2
+
+/* What was taken for another plan is given back before; nobody upgrades. */
+inline take_needed(l, t) {
+	if
+	:: (tags & (255 - needs_tags)) != 0 || (name != 0 && name != needs_name) -> give_back(l)
+	:: else
+	fi;
+	ok = true;
+	if
+	:: (needs_tags & TAG_TICKET) && !(tags & TAG_TICKET) ->
+		if
+		:: in_line -> wait_ticket(t)
+		:: else -> try_ticket(t)
+		fi;
+		if
+		:: ok -> tags = tags | TAG_TICKET
+		:: else -> busy = busy | TAG_TICKET
+		fi
+	:: else
+	fi;
+	if
+	:: ok && (needs_tags & TAG_QUEUE) && !(tags & TAG_QUEUE) ->
+		try_queue(l);
+		if
+		:: ok -> tags = tags | TAG_QUEUE
+		:: else -> busy = busy | TAG_QUEUE
+		fi
+	:: else
+	fi;
+	if
+	:: ok && name < needs_name ->
+		if
+		:: in_line -> wait_name(l, needs_name)
+		:: else -> try_name(l, needs_name)
+		fi;
+		if
+		:: ok -> name = needs_name
+		:: else -> busy = busy | TAG_NAME
+		fi
+	:: else
+	fi;
+	if
+	:: !ok -> give_back(l)
+	:: else
+	fi
+}
+
+inline take_liked(l) {
+	if
+	:: likes == TAG_HEAD ->
+		try_ticket(head - 1);
+		if
+		:: ok -> tags = tags | TAG_HEAD
+		:: else -> busy = busy | TAG_HEAD
+		fi
+	:: likes == TAG_QUEUE ->
+		try_queue(l);
+		if
+		:: ok -> tags = tags | TAG_QUEUE
+		:: else -> busy = busy | TAG_QUEUE
+		fi
+	:: likes == TAG_QUEUE -> busy = busy | TAG_QUEUE	/* not enough dead to care */
+	fi;
+	knows_nobody = false
+}
+
+/* A newcomer need not read the queue again if the lock's row is the version that it has seen. */
+inline refresh_rows(l) {
+	knows_nobody = knows_nobody && (seen[l] & (1 << me)) != 0;
+	seen[l] = seen[l] & (255 - (1 << me))
+}
+
+/* fences_verify_early: verifies what this transaction has checked itself */
+inline verify_early(l) {
 	if
 	:: checked[l] != 0 && !settled[l] && (FENCE(l) != checked[l] || HOLDER(l) == 0) -> failed = true
 	:: checked[l] != 0 && !settled[l] && FENCE(l) == checked[l] && HOLDER(l) != 0 -> settled[l] = true
@@ -373,14 +621,11 @@ inline settle(l) {
 	fi
 }
 
-/* next_fence, without the clock's part */
-#define NEXT_FENCE(l)	((FENCE(l) > FLOOR -> FENCE(l) : FLOOR) + 1)
-#define CAN_GRANT(l)	(NEXT_FENCE(l) <= MAX_FENCE)
-
 /* begin_grant and join_grant, for ticket t; mark: the place that had its turn */
-inline grant(l, t, mark) {
+inline begin_grant(l, t, mark) {
+	whose = OWNER_OF(t);
 	assert(!ANY(LEFT_BEHIND, l));
-	settle(l);
+	whose = 0; mask = 0;
 	write_lock(l);
 	pending_lock[l].fence = NEXT_FENCE(l);
 	pending_lock[l].holder = OWNER_OF(t);
@@ -391,147 +636,79 @@ inline grant(l, t, mark) {
 	at = pending_lock[l].fence; write_ticket(t, HELD, true, at)
 }
 
-/* ---- queue.c: a waiter's own look ---- */
+/* join_grant of a live grant */
+inline join_grant(l, t) { write_lock(l); at = FENCE(l); write_ticket(t, HELD, true, at) }
 
-/* share_grant */
-inline share_grant(l, t) {
-	{
-		try_name(l, KEEP);
+/* save_shares: lapsed tickets of the grant leave it */
+inline end_lapsed_shares(l, t) {
+	i = (l) * TICKETS_OF_LOCK;
+	do
+	:: i < ((l) + 1) * TICKETS_OF_LOCK ->
 		if
-		:: ok -> try_ticket(t)
+		:: i != t && STATE(i) == HELD && PLACE(i) == FENCE(l) && !ALIVE(i) -> write_ticket(i, NONE, false, 0)
 		:: else
 		fi;
-		if
-		:: ok && STATE(t) == WAITING && IS_WAITING(t) && HOLDS(l, OWNER_OF(t)) -> write_lock(l); at = FENCE(l); write_ticket(t, HELD, true, at)
-		:: else -> give_back(l)
-		fi
-	}
+		i++
+	:: else -> break
+	od;
+	i = 0
 }
 
-/* take_turn */
-inline take_turn(l, t) {
-	{
-		try_name(l, CHANGE);
-		if
-		:: ok -> try_ticket(t)
-		:: else
-		fi;
-		if
-		:: ok -> find_head(l, 0)
-		:: else
-		fi;
-		if
-		:: ok && IS_WAITING(t) && !IS_LIVE(l) && head != 0 && OWNER_OF(head - 1) == OWNER_OF(t) && CAN_GRANT(l) ->
-			last = PLACE(head - 1);
-			grant(l, t, last);
-			last = 0
-		:: else -> give_back(l)
-		fi
-	}
-}
-
-#ifdef LOOK_GRANTS_OTHERS
-/* A rule that is broken: a look excused whoever is first. */
-inline promote_other(l, t) {
-	{
-		try_name(l, CHANGE);
-		if
-		:: ok -> find_head(l, 0); if :: head != 0 -> try_ticket(head - 1) :: else -> ok = false fi
-		:: else
-		fi;
-		if
-		:: ok && !IS_LIVE(l) && CAN_GRANT(l) -> last = PLACE(head - 1); t1 = head - 1; grant(l, t1, last); last = 0
-		:: else -> give_back(l)
-		fi
-	}
-}
-#endif
-
-/* claim_grant: a promoted ticket's first call; here any held ticket's */
-inline claim_grant(l, t) {
-	wait_name(l, KEEP);
-	{
-		if
-		:: ok && IS_HELD(t) -> at = PLACE(t); write_ticket(t, HELD, true, at); write_lock(l)
-		:: else -> give_back(l)
-		fi
-	}
-}
-
-/* write_look: a sign of life, or that the wait is over */
-inline write_look(l, t) {
-	wait_ticket(t);
-	{
-		if
-		:: ok && STATE(t) == WAITING ->
-			if
-			:: IS_WAITING(t) -> at = PLACE(t); write_ticket(t, WAITING, true, at)
-			:: else -> write_ticket(t, NONE, false, 0)
-			fi
-		:: else -> give_back(l)
-		fi
-	}
-}
-
-/* look_at_ticket */
-inline look(l, t) {
-	{ find_head(l, 0);
-		want = (STATE(t) == HELD && IS_HELD(t) -> 1 :
-			(!(STATE(t) == WAITING) -> 0 :
-			(IS_WAITING(t) && HOLDS(l, OWNER_OF(t)) -> 2 :
-			(IS_WAITING(t) && !IS_LIVE(l) && head != 0 && OWNER_OF(head - 1) == OWNER_OF(t) -> 3 : 4))));
-		head = 0 }
+/* pass_dead, if they were counted under the queue tag */
+inline pass_dead(l) {
+	last = 0;
+#ifdef PASS_WITHOUT_QUEUE_TAG
+	find_dead(l)
+#else
 	if
-	:: want == 1 -> claim_grant(l, t)
-	:: want == 2 -> share_grant(l, t)
-	:: want == 3 -> take_turn(l, t)
-#ifdef LOOK_GRANTS_OTHERS
-	:: want == 4 -> promote_other(l, t)
-#endif
+	:: tags & TAG_QUEUE -> find_dead(l)
 	:: else
+	fi
+#endif
+}
+
+/* wake: at commit, whom the end of a grant or of a wait concerns; only one waiter sleeps in the model */
+#ifdef WAITER
+inline wake(u) {
+	if
+	:: (u) == LIVING + 1 -> wakes = true
+	:: else
+	fi
+}
+inline wake_next(l, except) { find_head(l, except); wake(head) }
+#else
+inline wake(u) { skip }
+inline wake_next(l, except) { skip }
+#endif
+
+/* The last share is gone; the head is promoted if its ticket tag was to be had. */
+inline write_end_of_grant(l, t) {
+	excused[me] = true;
+	write_lock(l);
+	write_ticket(t, NONE, false, 0);
+	pending_lock[l].holder = 0;
+	if
+	:: head != 0 && (tags & TAG_HEAD) && CAN_GRANT(l) ->
+		t1 = head - 1; last = PLACE(t1); mask = before[t1];
+		begin_grant(l, t1, last);
+		wake(head)
+	:: head != 0 && !((tags & TAG_HEAD) && CAN_GRANT(l)) ->
+		/* who has its tag may be ending its wait, and not know of the next */
+		wake(head);
+#ifndef WITHOUT_NEXT_WOKEN
+		j = OWNER_OF(head - 1); wake_next(l, j); j = 0
+#endif
+	:: else ->
+		pass_dead(l);
+		if
+		:: last > pending_lock[l].passed -> pending_lock[l].passed = last
+		:: else
+		fi
 	fi;
-	if
-	:: want >= 2 && !wrote -> write_look(l, t)
-	:: else
-	fi
+	last = 0; t1 = 0
 }
 
-/* ---- lease.c ---- */
-
-/* try_acquire: grant_mode without a tag, then again under it */
-inline grant_mode(l, owner) {
-	if
-	:: IS_LIVE(l) -> want = (HOLDER(l) == owner -> KEEP : 0)
-	:: else -> find_head(l, 0); want = (head == 0 && CAN_GRANT(l) -> CHANGE : 0); head = 0
-	fi
-}
-inline try_acquire(l, t) {
-	{ grant_mode(l, my) }
-	if
-	:: want != 0 ->
-		{
-			last = want;
-			try_ticket(t);
-			if
-			:: ok -> try_name(l, want)
-			:: else
-			fi;
-			if
-			:: ok && STATE(t) == NONE -> grant_mode(l, my)
-			:: else -> ok = false
-			fi;
-			if
-			:: ok && want == last && want == CHANGE -> pass_dead(l); grant(l, t, last)
-			:: ok && want == last && want == KEEP -> write_lock(l); at = FENCE(l); write_ticket(t, HELD, true, at)
-			:: else -> give_back(l)
-			fi;
-			last = 0; want = 0
-		}
-	:: else
-	fi
-}
-
-/* try_enqueue and enqueue: the lock's row is not under the queue tag */
+/* read_place: the first read, under the queue tag; the lock's row is not under that */
 inline last_place(l) {
 	last = 0; i = (l) * TICKETS_OF_LOCK;
 	do
@@ -546,27 +723,15 @@ inline last_place(l) {
 	i = 0
 }
 #define MAX_OF(a, b)	((a) > (b) -> (a) : (b))
-/* the first read, under the queue tag */
-inline enqueue(l, t) {
-	try_ticket(t);
-	if
-	:: ok -> try_queue(l)
-	:: else
-	fi;
-	if
-	:: ok && STATE(t) == NONE ->
+inline read_place(l) {
 #ifdef LOCK_READ_FIRST
-		last = PASSED(l);
+	last = PASSED(l)
 #else
-		last_place(l);
+	last_place(l)
 #endif
-		queuing = true
-	:: else -> give_back(l)
-	fi
 }
-/* the second, and the rest */
-inline finish_enqueue(l, t) {
-	queuing = false;
+/* the second, and the row */
+inline write_place(l, t) {
 #ifdef LOCK_READ_FIRST
 	at = last; last_place(l);
 	last = MAX_OF(last, at);
@@ -575,180 +740,99 @@ inline finish_enqueue(l, t) {
 #endif
 	at = last + 1; write_ticket(t, WAITING, true, at);
 	last = 0;
-	keep(l);
-	find_head(l, 0);
-	want = (!IS_LIVE(l) && head == t + 1 -> 1 : 0);
-	head = 0;
+	keep(l)
+}
+
+inline write_plan(l, t) {
 	if
-	:: want == 1 -> take_turn(l, t)
+	:: plan == GRANT_TO_NEWCOMER || plan == TAKE_TURN || plan == END_GRANT -> verify_early(l)
 	:: else
+	fi;
+	if
+	:: failed || plan == NOTHING -> give_back(l)
+	:: !failed && plan == GRANT_TO_NEWCOMER ->
+		mask = (knows_nobody -> 0 : (head == 0 -> 255 : before[head - 1]));
+		pass_dead(l);
+		begin_grant(l, t, last);
+		last = 0
+	:: !failed && plan == TAKE_TURN ->
+		mask = before[head - 1]; last = PLACE(head - 1);
+		begin_grant(l, t, last);
+		last = 0
+	:: plan == EXTEND_GRANT || plan == SHARE_TURN -> join_grant(l, t)
+	:: plan == CLAIM -> at = PLACE(t); write_ticket(t, HELD, true, at); write_lock(l)
+	:: plan == WRITE_LOOK && IS_WAITING(t) -> at = PLACE(t); write_ticket(t, WAITING, true, at)
+	:: plan == WRITE_LOOK && !IS_WAITING(t) -> write_ticket(t, NONE, false, 0)
+	:: plan == RENEW_TICKET -> end_lapsed_shares(l, t); at = PLACE(t); write_ticket(t, HELD, true, at); write_lock(l)
+	:: plan == ANSWER_ENDED -> write_ticket(t, NONE, false, 0); write_lock(l)
+	:: !failed && plan == END_GRANT -> write_end_of_grant(l, t)
+	:: plan == SHRINK_GRANT -> write_ticket(t, NONE, false, 0); end_lapsed_shares(l, t); write_lock(l)
+	:: plan == CANCEL_WAIT -> write_ticket(t, NONE, false, 0); wake_next(l, 0)
+#ifdef LOOK_GRANTS_OTHERS
+	:: plan == GRANT_OTHER && (tags & TAG_HEAD) ->
+		t1 = head - 1; last = PLACE(t1); mask = before[t1];
+		begin_grant(l, t1, last);
+		last = 0; t1 = 0
+	:: plan == GRANT_OTHER && !(tags & TAG_HEAD) -> give_back(l)
+#endif
 	fi
 }
 
 #ifdef TICKET_HOLDER_WAITS
-#define MAY_WAIT_FOR_QUEUE(l)	(NAME(l, me) == 0)
+#define MAY_STAND_IN_LINE(l)	(NAME(l, me) == 0)
 #else
-#define MAY_WAIT_FOR_QUEUE(l)	(NAME(l, me) == 0 && ticket0 == 0)
+#define MAY_STAND_IN_LINE(l)	(NAME(l, me) == 0 && ticket0 == 0)
 #endif
+
+/* wait_for_keeper of the obstacle; then the acquisition is tried once more (acquire) */
+inline wait_for_keeper(l, t) {
+	again = 1; busy = 0; knows_nobody = false;
+	if
+	:: obstacle == TAG_QUEUE && (queue_tag[l] == 0 || MINE(queue_tag[l]))
+	:: obstacle == TAG_TICKET && (ticket_tag[t] == 0 || MINE(ticket_tag[t]))
+#if LOCKS > 1
+	:: timeout
+#endif
+	fi
+}
 
 /*
- * lease_acquire.  With time to wait: an enqueue, and if the queue tag is busy
- * a wait for its keeper, which whoever has a name tag of the lock leaves.
+ * carry_out_with.  The caller goes on with it as long as "split" says that
+ * others may come in between.  A busy name tag is no obstacle here: whether its
+ * keeper ends before the call or during its wait is the same.
  */
-inline acquire(l, t, patient) {
-	try_acquire(l, t);
-	again = 0;
+inline carry_out(l, t) {
 	do
-	:: !wrote && !queuing && patient && again < 2 ->
-		enqueue(l, t);
-		again++;
+	:: failed -> split = 0; break
+	:: !failed && split == READ_HEAD -> split = 0; take_needed(l, t); refresh_rows(l)
+	:: !failed && split == READ_PLACE ->
+		split = 0; write_place(l, t);
 		if
-		:: !queuing && again < 2 && MAY_WAIT_FOR_QUEUE(l) ->
-			/* wait_for_outcome, then once more */
-			if
-			:: queue_tag[l] == 0 || MINE(queue_tag[l])
-#if LOCKS > 1
-			:: timeout -> again = 2
-#endif
-			fi
-		:: else -> again = 2
-		fi
-	:: else -> break
-	od;
-	again = 0
-}
-
-/* settle_lapse: writes that a lease of the newest grant ran out */
-inline settle_lapse(l, t) {
-	{
-		try_name(l, KEEP);
-		if
-		:: ok && STATE(t) == HELD && !ALIVE(t) && PLACE(t) == FENCE(l) && HOLDER(l) == OWNER_OF(t) -> write_ticket(t, NONE, false, 0); write_lock(l)
-		:: else -> give_back(l)
-		fi
-	}
-}
-
-/* settle_others: lapsed tickets of the grant leave it; the caller has the name tag */
-inline settle_others(l, t) {
-	i = (l) * TICKETS_OF_LOCK;
-	do
-	:: i < ((l) + 1) * TICKETS_OF_LOCK ->
-		if
-		:: i != t && STATE(i) == HELD && PLACE(i) == FENCE(l) && !ALIVE(i) -> write_ticket(i, NONE, false, 0)
-		:: else
-		fi;
-		i++
-	:: else -> break
-	od;
-	i = 0
-}
-
-/* lease_renew of a held ticket */
-inline renew(l, t) {
-	if
-	:: { IS_HELD(t) -> skip };
-		wait_name(l, KEEP);
-		{
-			if
-			:: ok && IS_HELD(t) -> settle_others(l, t); at = PLACE(t); write_ticket(t, HELD, true, at); write_lock(l)
-			:: else -> give_back(l)
-			fi
-		}
-	:: else -> skip; if :: STATE(t) == HELD -> settle_lapse(l, t) :: else fi
-	fi
-}
-
-/* is_last_claim */
-#define OTHER_CLAIM(u)	((u) != t && IS_HELD(u))
-#define IS_LAST(l)	(!ANY(OTHER_CLAIM, l))
-
-/* promote_head: of a grant just ended, under the name tag */
-inline promote_head(l) {
-	excused[me] = true;
-	find_head(l, 0);
-	if
-	:: head != 0 ->
-		try_ticket(head - 1);
-		if
-		:: ok && IN_QUEUE(head - 1) && CAN_GRANT(l) ->
-			t1 = head - 1; last = PLACE(t1);
-			grant_promoted(l, t1, last);
-			last = 0; t1 = 0
-		:: else
+		:: !IS_LIVE(l) -> silent = true; name = 0; tags = 0; busy = 0; knows_nobody = false	/* look_again */
+		:: else -> break
 		fi
 	:: else ->
-		pass_dead(l);
+		decide(l, t);
 		if
-		:: last > pending_lock[l].passed -> pending_lock[l].passed = last
-		:: else
-		fi;
-		last = 0
-	fi;
-	head = 0
-}
-#define LEFT_BEHIND_1(u)	((u) != t1 && OWNER_OF(u) != OWNER_OF(t1) && stayed[u] && committed_ticket[u].state == WAITING && STATE(u) == WAITING && \
-	(before[t1] & (1 << ((u) % TICKETS_OF_LOCK))))
-inline grant_promoted(l, t1, mark) {
-	assert(!ANY(LEFT_BEHIND_1, l));
-	pending_lock[l].fence = NEXT_FENCE(l);
-	pending_lock[l].holder = OWNER_OF(t1);
-	pending_lock[l].passed = mark;
-	at = pending_lock[l].fence; write_ticket(t1, HELD, true, at)
-}
-
-/* lease_release of a held ticket; the last of a grant ends it */
-inline release_held(l, t) {
-	want = (IS_LAST(l) -> CHANGE : KEEP);
-	wait_name(l, want);
-	{
-		if
-		:: ok && !IS_HELD(t) -> give_back(l)
-		:: ok && IS_HELD(t) && want == KEEP && IS_LAST(l) -> give_back(l); want = 0	/* again, with CHANGE */
-		:: ok && IS_HELD(t) && (want == CHANGE || !IS_LAST(l)) ->
-			if
-			:: IS_LAST(l) ->
-				settle(l);
-				if
-				:: !failed ->
-					write_lock(l);
-					write_ticket(t, NONE, false, 0);
-					pending_lock[l].holder = 0;
-					promote_head(l)
-				:: else
-				fi
-			:: else -> write_ticket(t, NONE, false, 0); settle_others(l, t); write_lock(l)
-			fi
-		:: else
+		:: MISSES && plan == GRANT_TO_NEWCOMER && head == 0 && !knows_nobody ->
+			whose = my; mask = 255;
+			assert(!ANY(LEFT_BEHIND, l));
+			whose = 0; mask = 0;
+			knows_nobody = true; seen[l] = seen[l] | (1 << me);
+			split = READ_HEAD;
+			break
+		:: MISSES && !(plan == GRANT_TO_NEWCOMER && head == 0 && !knows_nobody) -> take_needed(l, t); refresh_rows(l)
+		:: !MISSES && likes != 0 -> take_liked(l)
+		:: !MISSES && likes == 0 && plan == ENQUEUE -> read_place(l); split = READ_PLACE; break
+		:: !MISSES && plan == NOTHING && obstacle != 0 && patient && again == 0 && MAY_STAND_IN_LINE(l) -> give_back(l); wait_for_keeper(l, t)
+		:: else -> write_plan(l, t); break
 		fi
-	}
-}
-
-/* lease_release: of a held ticket, a lapsed one, or a wait (cancel_wait) */
-inline release(l, t) {
-	if
-	:: STATE(t) == WAITING ->
-		wait_ticket(t);
-		{
-			if
-			:: ok && STATE(t) == WAITING -> write_ticket(t, NONE, false, 0)
-			:: else -> give_back(l)
-			fi
-		}
-	:: STATE(t) == HELD && !IS_HELD(t) -> settle_lapse(l, t)
-	:: STATE(t) == HELD && IS_HELD(t) ->
-		want = 0;
-		do
-		:: want == 0 && again < 2 && IS_HELD(t) -> again++; release_held(l, t)
-		:: else -> break
-		od;
-		again = 0
-	:: else
-	fi
+	od
 }
 
 /* ---- prune.c ---- */
 
+/* EVENT_PRUNE_TICKET */
 inline prune_ticket(l, t) {
 	{
 		begin_call(l);
@@ -757,14 +841,12 @@ inline prune_ticket(l, t) {
 			/* nobody else writes it any more */
 			write_ticket(t, NONE, false, 0)
 		:: STATE(t) == HELD && PLACE(t) == FENCE(l) && HOLDER(l) == OWNER_OF(t) && !ALIVE(t) ->
-			/* prune_held_ticket */
 			try_name(l, CHANGE);
 			if
 			:: ok && STATE(t) == HELD && !ALIVE(t) -> write_ticket(t, NONE, false, 0); write_lock(l)
 			:: else
 			fi
 		:: STATE(t) == WAITING && !ALIVE(t) ->
-			/* prune_waiting_ticket */
 			excused[me] = true;
 			try_ticket(t);
 			if
@@ -782,7 +864,7 @@ inline prune_ticket(l, t) {
 }
 
 #define IS_QUEUED(t)	(STATE(t) == WAITING)
-/* prune_lock; the floor takes over the row's fence (cover_fence) */
+/* EVENT_PRUNE_LOCK; the floor takes over the row's fence (store_cover_fence) */
 inline prune_lock(l) {
 	{
 		begin_call(l);
@@ -830,7 +912,7 @@ inline prune() {
 
 /* ---- fence.c ---- */
 
-/* check_fence with allow_lapsed, of the newest grant if it is the own owner's */
+/* fence_check with allow_lapsed, of the newest grant if it is the own owner's */
 inline check(l) {
 	{
 		if
@@ -895,7 +977,7 @@ inline forget_savepoint() {
 	od;
 	i = 0
 }
-/* ROLLBACK TO: rows, tags (PostgreSQL gives back those of the subtransaction), abort_pending_sub */
+/* ROLLBACK TO: rows, tags (PostgreSQL gives back those of the subtransaction), fences_abort_sub */
 inline rollback_to() {
 	{
 		i = 0;
@@ -995,8 +1077,8 @@ inline publish_ticket(t) {
 		if
 		:: pending_ticket[t].state == WAITING && (committed_ticket[t].state != WAITING || committed_ticket[t].place != pending_ticket[t].place) ->
 			leave_queue(t);
-			/* no waiter is born behind the mark */
-			assert(pending_ticket[t].place > committed_lock[LOCK_OF(t)].passed);
+			/* no waiter is born behind the mark, but one that shares a turn of this transaction */
+			assert(pending_ticket[t].place > committed_lock[LOCK_OF(t)].passed || committed_lock[LOCK_OF(t)].holder == OWNER_OF(t));
 			stayed[t] = true;
 			do
 			:: j < TICKETS_OF_LOCK ->
@@ -1012,7 +1094,7 @@ inline publish_ticket(t) {
 		:: else
 		fi;
 		committed_ticket[t].state = pending_ticket[t].state; committed_ticket[t].alive = pending_ticket[t].alive; committed_ticket[t].place = pending_ticket[t].place;
-#ifdef LIVING
+#ifdef WAITER
 		if
 		:: t == LIVING && pending_ticket[t].state == HELD -> was_granted = true
 		:: else
@@ -1042,6 +1124,7 @@ inline publish_lock(l) {
 		:: else
 		fi;
 		committed_lock[l].fence = pending_lock[l].fence; committed_lock[l].holder = pending_lock[l].holder; committed_lock[l].passed = pending_lock[l].passed;
+		seen[l] = 0;
 		forget_lock_write(l)
 	:: else
 	fi
@@ -1090,7 +1173,7 @@ inline publish_beliefs(l) {
 	i = 0
 }
 
-/* leaselock_xact_callback: verify_pending_fences, in the order of keys; then COMMIT */
+/* commit.c: fences_verify, in the order of keys; then COMMIT */
 inline verify(l) {
 	if
 	:: !failed && checked[l] != 0 && !settled[l] ->
@@ -1132,11 +1215,21 @@ inline commit() {
 	}
 	atomic {
 		if
-		:: failed -> forget_writes()
+		:: failed -> forget_writes(); wakes = false
 		:: else -> publish()
 		fi
 	}
-	atomic { forget_savepoint_if_mine(); release_tags() }
+	atomic { forget_savepoint_if_mine(); release_tags(); wake_up() }
+}
+/* wake_at_commit: after the tags are free */
+inline wake_up() {
+#ifdef WAITER
+	if
+	:: wakes -> woken = true
+	:: else
+	fi;
+#endif
+	wakes = false
 }
 inline publish() {
 	l = 0;
@@ -1165,7 +1258,7 @@ inline publish() {
 	:: else
 	fi
 }
-inline rollback() { atomic { forget_writes(); forget_savepoint_if_mine(); release_tags() } }
+inline rollback() { atomic { forget_writes(); forget_savepoint_if_mine(); release_tags(); wakes = false } }
 inline forget_savepoint_if_mine() {
 #if CALLS & SAVEPOINT
 	if :: (may & SAVEPOINT) && has_savepoint -> forget_savepoint() :: else fi
@@ -1177,9 +1270,10 @@ inline forget_savepoint_if_mine() {
 /* ---- who takes part ---- */
 
 #define LOCALS \
-	byte name0, ticket0, want, last, head, at, again, i, j, l, t, t1; \
+	byte name0, ticket0, last, head, at, again, i, j, l, t, t1; \
+	byte event, busy, name, tags, plan, needs_name, needs_tags, likes, obstacle, mask, whose, split; \
 	byte checked[LOCKS]; bool settled[LOCKS]; \
-	bool queue0, queuing, ok, blocked, wrote, failed, patient
+	bool queue0, ok, blocked, wrote, failed, patient, silent, in_line, knows_nobody, wakes
 
 /* Any calls out of "may", up to "calls" a transaction, up to "transactions". */
 proctype Client(byte me; byte my; byte may; byte transactions; byte calls) {
@@ -1190,8 +1284,9 @@ proctype Client(byte me; byte my; byte may; byte transactions; byte calls) {
 	:: transactions > 0 ->
 		transactions--; call = calls;
 		do
-		:: call > 0 && !failed ->
-			atomic {
+		:: atomic { (call > 0 && !failed) || split != 0 ->
+			if
+			:: split == 0 ->
 				call--;
 				l = 0;
 #if LOCKS > 1
@@ -1205,16 +1300,16 @@ proctype Client(byte me; byte my; byte may; byte transactions; byte calls) {
 				begin_call(l);
 				if
 #if CALLS & (ACQUIRE | TRY)
-				:: (may & (ACQUIRE | TRY)) && STATE(t) == NONE -> patient = (may & ACQUIRE) != 0; acquire(l, t, patient)
+				:: (may & (ACQUIRE | TRY)) && STATE(t) == NONE -> event = ACQUIRE; patient = (may & ACQUIRE) != 0
 #endif
 #if CALLS & LOOK
-				:: (may & LOOK) && STATE(t) != NONE -> look(l, t)
+				:: (may & LOOK) && STATE(t) != NONE -> event = LOOK
 #endif
 #if CALLS & RENEW
-				:: (may & RENEW) && STATE(t) == HELD -> renew(l, t)
+				:: (may & RENEW) && STATE(t) == HELD -> event = RENEW
 #endif
 #if CALLS & RELEASE
-				:: (may & RELEASE) && STATE(t) != NONE -> release(l, t)
+				:: (may & RELEASE) && STATE(t) != NONE -> event = RELEASE
 #endif
 #if CALLS & CHECK
 				:: (may & CHECK) && checked[l] == 0 && HOLDER(l) == my -> check(l)
@@ -1227,21 +1322,22 @@ proctype Client(byte me; byte my; byte may; byte transactions; byte calls) {
 				:: (may & PRUNE) -> prune()
 #endif
 				:: else -> skip
-				fi;
-				if
-				:: !queuing -> end_call(); l = 0; t = 0
-				:: else
 				fi
-			}
-			if
-			:: queuing -> atomic { finish_enqueue(l, t); end_call(); l = 0; t = 0 }
 			:: else
-			fi
+			fi;
+			if
+			:: event != 0 -> carry_out(l, t)
+			:: else
+			fi;
+			if
+			:: split == 0 -> end_call(); l = 0; t = 0
+			:: else
+			fi }
 #if CALLS & SAVEPOINT
-		:: failed && (may & SAVEPOINT) && has_savepoint -> atomic { rollback_to() }
+		:: split == 0 && failed && (may & SAVEPOINT) && has_savepoint -> atomic { rollback_to() }
 #endif
-		:: call < calls && !failed -> commit(); break
-		:: call < calls -> rollback(); break
+		:: split == 0 && call < calls && !failed -> commit(); break
+		:: split == 0 && call < calls -> rollback(); break
 		od;
 		call = 0
 	:: transactions == 0 -> break
@@ -1259,44 +1355,88 @@ proctype Writer(byte me; byte my) {
 }
 
 #endif
-#ifdef LIVING
-/* Polls until it has had its turn; it never dies (Clock leaves ticket LIVING alone). */
+#ifdef WAITER
+/*
+ * wait_loop.  Looks until it has had its turn; it never dies (Clock leaves ticket
+ * LIVING alone).  After a silent look at a lock that another holds it sleeps until
+ * it is woken, or somebody's time has run out.  Until it knows that everybody
+ * finds its ticket it asks before each look who might be ending the grant without
+ * having seen it, and waits for the end of that one instead.
+ */
+#ifdef NOBODY_ASKED
+#define ENDS_GRANT(s)	false
+#else
+#define ENDS_GRANT(s)	((NAME(0, s) & CHANGE) != 0)
+#endif
 proctype Waiter(byte me; byte my) {
 	LOCALS;
-	byte may = 0;
+	byte may = 0, releaser;
+	bool known, announced, asleep, looking;
 	owner_of[me] = my;
 	do
 	:: was_granted -> break
-	:: !was_granted ->
+	:: !was_granted && !looking && (!asleep || woken) && (releaser == 0 || !ENDS_GRANT(releaser - 1)) ->
 		atomic {
-			l = 0; t = TICKET(0, my, 0); begin_call(l);
+			asleep = false; woken = false; looking = true;
+			announced = (releaser != 0 -> known : announced);
+			releaser = 0;
 			if
-			:: STATE(t) == NONE -> acquire(l, t, true)
-			:: STATE(t) == WAITING -> look(l, t)
-			:: STATE(t) == HELD && IS_HELD(t) -> was_granted = true
-			:: else -> settle_lapse(l, t)
+			:: !announced && ENDS_GRANT(0) -> releaser = 1
+			:: !announced && ENDS_GRANT(1) -> releaser = 2
+			:: else
+			fi
+		}
+	:: looking ->
+		atomic {
+			if
+			:: split == 0 ->
+				l = 0; t = TICKET(0, my, 0); begin_call(l);
+				if
+				:: STATE(t) == NONE -> event = ACQUIRE; patient = true; known = false; announced = false
+				:: STATE(t) == WAITING -> event = LOOK; silent = known
+				:: STATE(t) == HELD && IS_HELD(t) -> was_granted = true
+				:: else -> event = RENEW
+				fi
+			:: else
 			fi;
 			if
-			:: !queuing -> end_call(); l = 0; t = 0
+			:: event != 0 -> carry_out(l, t)
+			:: else
+			fi;
+			if
+			:: split == 0 && wrote -> known = (STATE(t) == WAITING); releaser = 0
+			:: split == 0 && !wrote && releaser == 0 ->
+				announced = known;
+				asleep = (STATE(t) == WAITING && busy == 0 && IS_LIVE(0))
+			:: else
+			fi;
+			if
+			:: split == 0 -> end_call(); l = 0; t = 0; looking = false
 			:: else
 			fi
 		}
 		if
-		:: queuing -> atomic { finish_enqueue(l, t); end_call(); l = 0; t = 0 }
+		:: split == 0 -> commit()
 		:: else
-		fi;
-		commit();
+		fi
 	od
 }
 
-#else
+#endif
+#ifndef LIVING
 #define LIVING	255
+#endif
+#ifdef WAITER
+inline time_passes() { woken = true }
+#else
+inline time_passes() { skip }
 #endif
 /* Only steps that change something, so that spin sees where nothing can go on. */
 #define MAY_FADE(t)	(committed_ticket[t].alive && committed_ticket[t].state != NONE && !((t) == LIVING && committed_ticket[t].state == WAITING))
 inline fade(t) {
 	committed_ticket[t].alive = false;
 	stayed[t] = false;
+	time_passes();
 	if
 	:: committed_lock[LOCK_OF(t)].holder == OWNER_OF(t) && !ANY(BELIEVES, LOCK_OF(t)) ->
 		believes[LOCK_OF(t)] = believes[LOCK_OF(t)] & (255 - (1 << OWNER_OF(t)))

@@ -1,8 +1,10 @@
 /*
  * A waiter that stays alive is granted in the end, whatever the others do, who
- * may die at any time.  Needs weak fairness.
+ * may die at any time; and while another holds the lock it sleeps until it is
+ * woken.  Needs weak fairness.
  */
 #define LIVING	2
+#define WAITER
 #define CALLS	(ACQUIRE | LOOK | RELEASE)
 #include "lease.pml"
 
@@ -10,6 +12,7 @@ ltl granted { <> was_granted }
 
 init {
 	atomic {
+		woken = true;
 		start();
 		run Client(0, 1, RELEASE, 1, 1);
 		run Client(1, 2, ACQUIRE | LOOK, 1, 2);

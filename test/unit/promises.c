@@ -501,9 +501,28 @@ check_order(const Play *play, const World *before, const World *after)
 		  before->lock.passed, play, "a place has passed already");
 }
 
+/* Whoever finds many dead waiters, and no live one of others, passes them. */
+static void
+check_dead_passed(const Play *play, const World *before, const World *after)
+{
+	const LeaseView *view = &play->view;
+	const LeasePlan *plan = &play->plan;
+	bool		finds = plan->writes_head || plan->from_queue ? false :
+		plan->begins_grant || (plan->ends_grant && first_waiter(before) < 0);
+
+	if (!finds || view->dead_waiters < MANY_DEAD)
+		return;
+	check(PASSED_MARK, play->met_busy || (view->tags & TAG_QUEUE) != 0, play,
+		  "the queue tag was not tried for");
+	if (view->tags & TAG_QUEUE)
+		check(PASSED_MARK, after->lock.passed >= view->dead_place, play,
+			  "dead waiters are not passed");
+}
+
 static void
 check_passed(const Play *play, const World *before, const World *after)
 {
+	check_dead_passed(play, before, after);
 	check(PASSED_MARK, play->plan.deletes_lock ||
 		  after->lock.passed >= before->lock.passed, play, "it goes back");
 	for (int i = 0; i < before->count; i++)
@@ -688,6 +707,8 @@ check_ticket_row(const Play *play, const TicketRow *ticket)
 	check(TICKET_ROWS, (ticket->place > 0) == waits, play, "the place");
 	check(TICKET_ROWS, waits || ticket->waiter_pid == 0, play, "the backend");
 	check(TICKET_ROWS, !waits || ticket->wait_until > NOW, play, "the wait");
+	check(TICKET_ROWS, ticket->wait_until != NO_TIME ||
+		  (!waits && ticket->alive_until == NO_TIME), play, "a wait of nothing");
 	check(TICKET_ROWS, ticket->state == LEASE_HELD || !ticket->listed, play,
 		  "it is on a list");
 	check(TICKET_ROWS, (ticket->ended_at != NO_TIME) == ended &&
@@ -723,6 +744,7 @@ check_new_ticket(const Play *play)
 		  ticket->key.name == event->key.name &&
 		  ticket->lease_us == event->lease_us &&
 		  ticket->requested_at == NOW &&
+		  (ticket->wait_until != NO_TIME) == (ticket->state == LEASE_WAITING) &&
 		  !ItemPointerIsValid(&ticket->version.tid), play,
 		  "not the ticket that was asked for");
 }
