@@ -117,7 +117,7 @@ static void
 put_free_locks(ReturnSetInfo *result, PutLock put)
 {
 	TicketScan *scan = store_open_queues(NULL);
-	LockKey		last = {NULL, NULL, 0};
+	LockKey		last = {NULL, NULL, 0, 0};
 	TicketRow	ticket;
 
 	while (store_next_ticket(scan, &ticket))
@@ -132,6 +132,26 @@ put_free_locks(ReturnSetInfo *result, PutLock put)
 			put(result, &lock);
 	}
 	store_close_tickets(scan);
+}
+
+/*
+ * Puts every lock once, as of one moment: at two a lock might be held at first,
+ * and free with waiters then.
+ */
+static void
+put_live_locks(ReturnSetInfo *result, PutLock put)
+{
+	store_begin_picture();
+	PG_TRY();
+	{
+		put_held_locks(result, put);
+		put_free_locks(result, put);
+	}
+	PG_FINALLY();
+	{
+		store_end_picture();
+	}
+	PG_END_TRY();
 }
 
 /* ----------------------------------------------------------------------
@@ -209,8 +229,7 @@ leaselock_status_rows(PG_FUNCTION_ARGS)
 	ReturnSetInfo *result = begin_result_rows(fcinfo, "status_rows",
 											  status_types, STATUS_COLUMNS);
 
-	put_held_locks(result, put_whole_status_row);
-	put_free_locks(result, put_whole_status_row);
+	put_live_locks(result, put_whole_status_row);
 	return (Datum) 0;
 }
 
@@ -317,7 +336,6 @@ leaselock_ticket_rows(PG_FUNCTION_ARGS)
 	ReturnSetInfo *result = begin_result_rows(fcinfo, "ticket_rows",
 											  ticket_types, TICKET_COLUMNS);
 
-	put_held_locks(result, put_tickets);
-	put_free_locks(result, put_tickets);
+	put_live_locks(result, put_tickets);
 	return (Datum) 0;
 }

@@ -630,6 +630,8 @@ carry_out_with(LeaseEvent *event, const TicketRow *ticket, unsigned busy,
 		call.view.ticket = *ticket;
 	}
 	store_begin_event();
+	(void) store_open_table(REL_LOCKS);
+	renew_lock_key(&event->key);
 	for (read_rows(&call);;)
 	{
 		plan = decide(&call.view, event, call.now);

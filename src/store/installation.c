@@ -65,6 +65,7 @@ store_load_installation(void)
 	if (!HeapTupleIsValid(tuple))
 		store_report_table(REL_INSTALLATION, "it is empty");
 	read_row(tuple, RelationGetDescr(scan->rel));
+	installation.number++;
 	/* not a later one: what is announced meanwhile may be missing */
 	read_in_generation = present;
 	store_close_scan(scan);

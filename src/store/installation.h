@@ -17,6 +17,7 @@ typedef struct Installation
 {
 	pg_uuid_t	home;			/* its id, and the oid of this database */
 	unsigned char secret[16];	/* the key of hashes that others can see */
+	uint32		number;			/* which one this session has met */
 } Installation;
 
 extern const Installation *store_load_installation(void);

@@ -93,12 +93,13 @@ check_lock(const LockRow *lock)
 static LockKey
 row_key(const char *scope, const char *name, const LockKey *expected)
 {
-	LockKey		key = {scope, name, 0};
+	LockKey		key = {scope, name, 0, 0};
 
 	if (expected == NULL || strcmp(scope, expected->scope) != 0 ||
 		strcmp(name, expected->name) != 0)
 		return make_lock_key(scope, name);
 	key.hash = expected->hash;
+	key.hashed_for = expected->hashed_for;
 	return key;
 }
 

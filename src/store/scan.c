@@ -51,6 +51,36 @@ server_snapshot(Snapshot snapshot)
 }
 
 /*
+ * The one moment as of which locks and tickets are read, NULL: each scan sees
+ * its own.  What sessions remember of the other tables is always of the latest.
+ */
+static Snapshot picture = NULL;
+
+/* From now on the rows of locks and tickets fit each other. */
+void
+store_begin_picture(void)
+{
+	picture = RegisterSnapshot(GetLatestSnapshot());
+}
+
+/* To be called after an error, too. */
+void
+store_end_picture(void)
+{
+	UnregisterSnapshot(picture);
+	picture = NULL;
+}
+
+static Snapshot
+take_snapshot(StoreRelation table)
+{
+	bool		depicted = table == REL_LOCKS || table == REL_TICKETS;
+
+	return RegisterSnapshot(picture != NULL && depicted ? picture :
+							GetLatestSnapshot());
+}
+
+/*
  * Opens a scan; keys number the table's columns.  To be closed in the same
  * subtransaction, unless by an error.
  */
@@ -62,7 +92,7 @@ store_open_scan(StoreRelation table, StoreRelation index, ScanKey keys,
 
 	scan->context = CurrentMemoryContext;
 	scan->rel = store_open_table(table);
-	scan->snapshot = RegisterSnapshot(GetLatestSnapshot());
+	scan->snapshot = take_snapshot(table);
 	if (index == REL_NONE)
 	{
 		scan->scan = systable_beginscan(scan->rel, InvalidOid, false,
@@ -143,9 +173,10 @@ has_page(Relation rel, BlockNumber block)
  * *buffer is to be released if it is valid.
  */
 static bool
-fetch_version(Relation rel, HeapTuple tuple, Buffer *buffer)
+fetch_version(StoreRelation table, Relation rel, HeapTuple tuple,
+			  Buffer *buffer)
 {
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	Snapshot	snapshot = take_snapshot(table);
 	bool		visible;
 
 	*buffer = InvalidBuffer;
@@ -176,7 +207,7 @@ store_read_row(StoreRelation table, ItemPointer tid, RowReader reader,
 	bool		visible;
 
 	tuple.t_self = *tid;
-	visible = fetch_version(rel, &tuple, &buffer);
+	visible = fetch_version(table, rel, &tuple, &buffer);
 	if (visible)
 		reader(&tuple, RelationGetDescr(rel), row);
 	if (BufferIsValid(buffer))
@@ -203,7 +234,7 @@ store_is_current(StoreRelation table, const RowVersion *version)
 
 	tuple.t_self = version->tid;
 	if (ItemPointerIsValid(&version->tid))
-		same = fetch_version(rel, &tuple, &buffer) &&
+		same = fetch_version(table, rel, &tuple, &buffer) &&
 			HeapTupleHeaderGetXmin(tuple.t_data) == version->xmin;
 	if (BufferIsValid(buffer))
 		ReleaseBuffer(buffer);

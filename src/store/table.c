@@ -642,6 +642,7 @@ Relation
 store_open_index(StoreRelation which, Relation rel)
 {
 	const IndexShape *shape = &index_shapes[which];
+	uint64		before = generation;
 	ListCell   *cell;
 
 	if (OidIsValid(known[which].oid))
@@ -652,7 +653,9 @@ store_open_index(StoreRelation which, Relation rel)
 
 		if (index_matches(rel, index, shape))
 		{
-			known[which].oid = RelationGetRelid(index);
+			/* what was announced meanwhile may be that there is another */
+			if (generation == before)
+				known[which].oid = RelationGetRelid(index);
 			return index;
 		}
 		index_close(index, AccessShareLock);
@@ -688,6 +691,7 @@ const TableIndex *
 store_list_indexes(StoreRelation table, Relation rel, int *count)
 {
 	KnownRelation *it = &known[table];
+	uint64		before = generation;
 	int			found = 0;
 	List	   *oids;
 	ListCell   *cell;
@@ -710,7 +714,10 @@ store_list_indexes(StoreRelation table, Relation rel, int *count)
 		index_close(index, NoLock);
 	}
 	list_free(oids);
-	*count = it->index_count = found;
+	*count = found;
+	/* what was announced meanwhile may be missing: good for this call alone */
+	if (generation == before)
+		it->index_count = found;
 	return it->indexes;
 }
 

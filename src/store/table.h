@@ -97,6 +97,8 @@ extern const TableIndex *store_list_indexes(StoreRelation table, Relation rel,
 											int *count);
 
 /* in file scan.c */
+extern void store_begin_picture(void);
+extern void store_end_picture(void);
 extern void store_set_key(ScanKey key, AttrNumber column, RegProcedure equal,
 						  Datum value);
 extern TableScan *store_open_scan(StoreRelation table, StoreRelation index,

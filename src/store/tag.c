@@ -99,7 +99,7 @@ append_text(unsigned char *data, size_t len, const char *text)
 LockKey
 make_lock_key(const char *scope, const char *name)
 {
-	LockKey		key = {scope, name, 0};
+	LockKey		key = {scope, name, 0, 0};
 	unsigned char data[MAX_HASHED];
 	size_t		len = append_text(data, 2, scope);
 
@@ -107,7 +107,19 @@ make_lock_key(const char *scope, const char *name)
 	data[1] = (unsigned char) (len - 2);
 	len = append_text(data, len, name);
 	key.hash = hash_with_secret(data, len);
+	key.hashed_for = store_load_installation()->number;
 	return key;
+}
+
+/*
+ * Hashes a key again that was hashed before the extension was dropped and
+ * created.  The caller has locked a table, so this cannot happen any more.
+ */
+void
+renew_lock_key(LockKey *key)
+{
+	if (key->hashed_for != store_load_installation()->number)
+		*key = make_lock_key(key->scope, key->name);
 }
 
 /* The order in which several name tags are taken. */
@@ -130,7 +142,7 @@ compare_lock_keys(const LockKey *a, const LockKey *b)
 static Tag
 make_tag(TagKind kind, const LockKey *key, uint64 hash)
 {
-	static const LockKey no_key = {"", "", 0};
+	static const LockKey no_key = {"", "", 0, 0};
 	Tag			tag;
 
 	tag.kind = kind;
@@ -179,7 +191,7 @@ Tag
 scope_tag(const char *scope)
 {
 	unsigned char data[MAX_HASHED];
-	LockKey		key = {scope, "", 0};
+	LockKey		key = {scope, "", 0, 0};
 
 	data[0] = HASHED_SCOPE;
 	return make_tag(TAG_KIND_SCOPE, &key,

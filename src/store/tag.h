@@ -47,6 +47,7 @@ typedef struct TagSet
 } TagSet;
 
 extern LockKey make_lock_key(const char *scope, const char *name);
+extern void renew_lock_key(LockKey *key);
 extern int	compare_lock_keys(const LockKey *a, const LockKey *b);
 
 extern Tag	name_tag(const LockKey *key);

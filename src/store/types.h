@@ -24,6 +24,7 @@ typedef struct LockKey
 	const char *scope;
 	const char *name;
 	uint64		hash;
+	uint32		hashed_for;		/* the Installation's number */
 } LockKey;
 
 /* Who acts: two callers with the same role and owner label are one. */

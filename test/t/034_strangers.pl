@@ -159,7 +159,8 @@ is(slurp_file($try->{err}), '', 'without an error');
 foreach my $loop (@loops)
 {
 	$loop->{run}->kill_kill;
-	is_deeply([ grep { $_ ne '42501' } keys %{ counted($loop->{err}) } ], [], 'she was told nothing else');
+	# the kill may have left the last line without its end
+	is_deeply([ grep { $_ ne '42501' && !/^psql:\S*\s*$/ } keys %{ counted($loop->{err}) } ], [], 'she was told nothing else');
 	is(slurp_file($loop->{out}), '', 'and given nothing');
 }
 
