@@ -13,19 +13,12 @@ use Test::More;
 plan skip_all => 'no /proc to read the memory of a process from'
   unless -e '/proc/self/status';
 
-<<<<<<< HEAD:test/t/036_status_memory.pl
 # what is read of shared memory counts for a process, so there is little of it;
 # and the waiter, whom nobody polls, outlasts the test
 my $node = new_node('status_memory', q{
 shared_buffers = 1MB
 leaselock.waiter_timeout = '1 h'
 session_preload_libraries = 'leaselock'
-=======
-# what is read of shared memory counts for a process, so there is little of it
-my $node = new_node('status_memory', q{
-shared_buffers = 1MB
-leaselock.waiter_timeout = '5 min'
->>>>>>> w-wait:test/t/033_status_memory.pl
 });
 $node->safe_psql('postgres', q{
 CREATE EXTENSION leaselock;
