@@ -178,6 +178,7 @@ ISOLATION = \
 	scope_hostile \
 	serializable_renew \
 	serializable_takeover \
+	status_moment \
 	ticket_queue \
 	try_hang \
 	wait_cancel \
@@ -216,6 +217,7 @@ EVERY_LEVEL = \
 	rollback_release \
 	rollback_renew \
 	scope_hostile \
+	status_moment \
 	try_hang \
 	wait_levels
 
