@@ -57,6 +57,13 @@ typedef struct PendingFence
 
 static HTAB *pending_fences = NULL;
 
+/* A walk through those of a lock. */
+typedef struct PendingWalk
+{
+	HASH_SEQ_STATUS scan;
+	const LockKey *lock;		/* NULL: of all */
+} PendingWalk;
+
 /* ----------------------------------------------------------------------
  * Pending fences
  * ----------------------------------------------------------------------
@@ -107,6 +114,31 @@ create_pending_fences(void)
 								 HASH_CONTEXT);
 }
 
+/* Begins a walk.  One that is left before its end needs hash_seq_term. */
+static void
+begin_walk(PendingWalk *walk, const LockKey *lock)
+{
+	walk->lock = lock;
+	if (pending_fences != NULL)
+		hash_seq_init(&walk->scan, pending_fences);
+}
+
+/* The next one, which may be removed; NULL at the end. */
+static PendingFence *
+next_pending(PendingWalk *walk)
+{
+	PendingFence *pending;
+
+	if (pending_fences == NULL)
+		return NULL;
+	do
+	{
+		pending = hash_seq_search(&walk->scan);
+	} while (pending != NULL && walk->lock != NULL &&
+			 compare_lock_keys(&pending->key.lock, walk->lock) != 0);
+	return pending;
+}
+
 /* Remembers a check that passed, of the lock as it was loaded. */
 static void
 remember_pending(const LockKey *key, int64 fence, const LockRow *lock)
@@ -119,11 +151,11 @@ remember_pending(const LockKey *key, int64 fence, const LockRow *lock)
 
 		if (pending_fences == NULL)
 			create_pending_fences();
+		copy.lock = *key;
 		copy.lock.scope = MemoryContextStrdup(TopTransactionContext,
 											  key->scope);
 		copy.lock.name = MemoryContextStrdup(TopTransactionContext,
 											 key->name);
-		copy.lock.hash = key->hash;
 		copy.fence = fence;
 		pending = hash_search(pending_fences, &copy, HASH_ENTER, NULL);
 		pending->checked_by = GetCurrentSubTransactionId();
@@ -268,20 +300,16 @@ fence_assert(const LockKey *key, int64 fence, bool allow_lapsed)
 void
 fence_require_check(const LockKey *key)
 {
-	HASH_SEQ_STATUS scan;
+	PendingWalk walk;
 	PendingFence *pending;
 
-	if (pending_fences != NULL)
+	begin_walk(&walk, key);
+	while ((pending = next_pending(&walk)) != NULL)
 	{
-		hash_seq_init(&scan, pending_fences);
-		while ((pending = hash_seq_search(&scan)) != NULL)
+		if (pending->verified_by == InvalidSubTransactionId)
 		{
-			if (pending->verified_by == InvalidSubTransactionId &&
-				compare_lock_keys(&pending->key.lock, key) == 0)
-			{
-				hash_seq_term(&scan);
-				return;
-			}
+			hash_seq_term(&walk.scan);
+			return;
 		}
 	}
 	ereport(ERROR,
@@ -313,19 +341,14 @@ verify_fence(const LockRow *lock, int64 fence)
 void
 fences_verify_early(const LockRow *lock)
 {
-	HASH_SEQ_STATUS scan;
+	PendingWalk walk;
 	PendingFence *pending;
 
-	if (pending_fences == NULL)
-		return;
-	hash_seq_init(&scan, pending_fences);
-	while ((pending = hash_seq_search(&scan)) != NULL)
+	begin_walk(&walk, &lock->key);
+	while ((pending = next_pending(&walk)) != NULL)
 	{
-		if (pending->verified_by != InvalidSubTransactionId ||
-			compare_lock_keys(&pending->key.lock, &lock->key) != 0)
+		if (pending->verified_by != InvalidSubTransactionId)
 			continue;
-		if (!fence_may_commit(lock, pending->key.fence))
-			hash_seq_term(&scan);
 		verify_fence(lock, pending->key.fence);
 		pending->verified_by = GetCurrentSubTransactionId();
 	}
@@ -369,15 +392,15 @@ fences_verify(void)
 {
 	int			count = 0;
 	PendingFence **entries;
-	HASH_SEQ_STATUS scan;
+	PendingWalk walk;
 	PendingFence *pending;
 
 	if (pending_fences == NULL)
 		return;
 	entries = palloc(sizeof(PendingFence *) *
 					 hash_get_num_entries(pending_fences));
-	hash_seq_init(&scan, pending_fences);
-	while ((pending = hash_seq_search(&scan)) != NULL)
+	begin_walk(&walk, NULL);
+	while ((pending = next_pending(&walk)) != NULL)
 	{
 		if (pending->verified_by == InvalidSubTransactionId)
 			entries[count++] = pending;
@@ -412,30 +435,23 @@ fences_verify(void)
 void
 fences_forget_leases(const LockKey *key)
 {
-	HASH_SEQ_STATUS scan;
+	PendingWalk walk;
 	PendingFence *pending;
 
-	if (pending_fences == NULL)
-		return;
-	hash_seq_init(&scan, pending_fences);
-	while ((pending = hash_seq_search(&scan)) != NULL)
-	{
-		if (key == NULL || compare_lock_keys(&pending->key.lock, key) == 0)
-			pending->live_until = NO_TIME;
-	}
+	begin_walk(&walk, key);
+	while ((pending = next_pending(&walk)) != NULL)
+		pending->live_until = NO_TIME;
 }
 
 /* A subtransaction has become part of its parent. */
 void
 fences_commit_sub(SubTransactionId sub, SubTransactionId parent)
 {
-	HASH_SEQ_STATUS scan;
+	PendingWalk walk;
 	PendingFence *pending;
 
-	if (pending_fences == NULL)
-		return;
-	hash_seq_init(&scan, pending_fences);
-	while ((pending = hash_seq_search(&scan)) != NULL)
+	begin_walk(&walk, NULL);
+	while ((pending = next_pending(&walk)) != NULL)
 	{
 		if (pending->checked_by == sub)
 			pending->checked_by = parent;
@@ -448,13 +464,11 @@ fences_commit_sub(SubTransactionId sub, SubTransactionId parent)
 void
 fences_abort_sub(SubTransactionId sub)
 {
-	HASH_SEQ_STATUS scan;
+	PendingWalk walk;
 	PendingFence *pending;
 
-	if (pending_fences == NULL)
-		return;
-	hash_seq_init(&scan, pending_fences);
-	while ((pending = hash_seq_search(&scan)) != NULL)
+	begin_walk(&walk, NULL);
+	while ((pending = next_pending(&walk)) != NULL)
 	{
 		if (pending->checked_by == sub)
 			(void) hash_search(pending_fences, &pending->key, HASH_REMOVE,

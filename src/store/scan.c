@@ -243,14 +243,13 @@ store_is_current(StoreRelation table, const RowVersion *version)
 }
 
 /*
- * The rows of a random page of a table that the reader does not answer NULL for.
- * Any page will do, so no index is needed to find what is old.  *seen is raised
- * by how many there were.
+ * The rows of a random page of a table whose time in a column lies before.  Any
+ * page will do, so no index is needed to find what is old.  *seen is raised by
+ * how many there were.  Most are young, so the reader is given the old ones only.
  */
 List *
-store_sample_rows(StoreRelation table, TimestampTz before, int *seen,
-				  void *(*reader) (HeapTuple tuple, TupleDesc desc,
-								   TimestampTz before))
+store_sample_rows(StoreRelation table, AttrNumber column, TimestampTz before,
+				  int *seen, void *(*reader) (HeapTuple tuple, TupleDesc desc))
 {
 	Relation	rel = store_open_table(table);
 	BlockNumber blocks = RelationGetNumberOfBlocks(rel);
@@ -276,15 +275,15 @@ store_sample_rows(StoreRelation table, TimestampTz before, int *seen,
 	scan = BeginTidRangeScanCompat(rel, SnapshotAny, &first, &last);
 	while (table_scan_getnextslot_tidrange(scan, ForwardScanDirection, slot))
 	{
-		void	   *row;
+		bool		isnull;
 
 		if (!table_tuple_satisfies_snapshot(rel, slot, snapshot))
 			continue;
 		(*seen)++;
-		row = reader(ExecFetchSlotHeapTuple(slot, false, NULL),
-					 RelationGetDescr(rel), before);
-		if (row != NULL)
-			rows = lappend(rows, row);
+		if (DatumGetTimestampTz(slot_getattr(slot, column, &isnull)) < before)
+			rows = lappend(rows,
+						   reader(ExecFetchSlotHeapTuple(slot, false, NULL),
+								  RelationGetDescr(rel)));
 	}
 	table_endscan(scan);
 	ExecDropSingleTupleTableSlot(slot);

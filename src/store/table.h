@@ -109,11 +109,10 @@ extern void store_close_scan(TableScan *scan);
 extern bool store_read_row(StoreRelation table, ItemPointer tid,
 						   RowReader reader, void *row);
 extern bool store_is_current(StoreRelation table, const RowVersion *version);
-extern List *store_sample_rows(StoreRelation table, TimestampTz before,
-							   int *seen,
+extern List *store_sample_rows(StoreRelation table, AttrNumber column,
+							   TimestampTz before, int *seen,
 							   void *(*reader) (HeapTuple tuple,
-												TupleDesc desc,
-												TimestampTz before));
+												TupleDesc desc));
 extern RowVersion store_row_version(HeapTuple tuple);
 extern TimestampTz store_time_or_none(Datum value, bool isnull);
 
