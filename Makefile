@@ -139,6 +139,7 @@ ISOLATION = \
 	cache_places \
 	cache_queues \
 	cache_scopes \
+	cache_waiting \
 	deadlock_crossing \
 	deadlock_ring \
 	enqueue_lapse \

@@ -16,6 +16,7 @@
 #include "core/protocol.h"
 #include "core/scope.h"
 #include "store/rows.h"
+#include "store/table.h"
 
 /* How many locks are read at once. */
 #define BATCH		1000
@@ -82,11 +83,17 @@ cancel_strangers(const char *scope)
 	store_close_tickets(scan);
 }
 
+/*
+ * Takes the scope tag.  The table is locked before: in an extension that was
+ * dropped and created again the tag would be another.
+ */
 static void
 wait_scope_tag(const char *scope)
 {
-	Tag			tag = scope_tag(scope);
+	Tag			tag;
 
+	store_close_table(store_open_table(REL_SCOPES));
+	tag = scope_tag(scope);
 	wait_tag(NULL, &tag, ExclusiveLock);
 }
 
