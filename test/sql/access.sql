@@ -249,8 +249,16 @@ SELECT leaselock.lease_prune(); -- fail
 SELECT leaselock.lease_acquire('job', 'w', '1 s', scope => 'team'); -- fail: 22023
 SELECT leaselock.lease_acquire('job', NULL, scope => 'team'); -- fail: 22004
 SELECT leaselock.fence_check('job', NULL, 'team'); -- fail: 22004
-\set VERBOSITY default
 RESET ROLE;
+-- what one role has checked in a transaction is remembered for that role alone
+SELECT fence AS job_fence FROM leaselock.lease_peek('job', 'team') \gset
+BEGIN;
+SET LOCAL ROLE regress_leaselock_member;
+SELECT leaselock.fence_check('job', :job_fence, 'team'); -- ok
+SET LOCAL ROLE regress_leaselock_stranger;
+SELECT leaselock.fence_check('job', :job_fence, 'team'); -- fail: 42501
+ROLLBACK;
+\set VERBOSITY default
 
 --
 -- Access lost, in order (section 3): the held ticket lasts to its expiry, the
