@@ -5,12 +5,14 @@
 # A case begins anew: one lock is held by a ticket and one by name, a third is
 # held by another identity and waited for, a fourth is free.  The first session
 # makes a call; another session does what the case is about; then the second
-# call is made by a new session, which rolls it back, and by the first.  Both see
-# the same world, so they say the same, and see the same of it afterwards.
+# call is made by a new session, which rolls it back, and by the first.  Both
+# see the same world, so they say the same, and see the same of it afterwards.
+# And a fence that the first has checked before the event can be committed after
+# it if and only if it is the lock's still.
 #
-# Each event is tried with every second call, behind two of the first calls in
-# turn, and one in an open transaction.  LEASELOCK_CACHES (a regular expression)
-# names events that are tried with all pairs, and no others ('.': all).
+# Each event is tried with every second call, each behind one of the first calls
+# in turn, and behind one in an open transaction.  LEASELOCK_CACHES (a regular
+# expression) names events that are tried with all pairs, and no others.
 
 use strict;
 use warnings FATAL => 'all';
@@ -43,6 +45,7 @@ CREATE PROCEDURE guard_work() LANGUAGE sql AS
 CALL guard_work();
 });
 
+my $superuser = $node->safe_psql('postgres', 'SELECT current_user');
 my $other = session($node, "LOAD 'leaselock'");
 my $first = session($node, '\c - first');
 my $fresh = session($node);
@@ -148,8 +151,10 @@ my @events = (
 	[ 'DROP and CREATE EXTENSION, rolled back', "BEGIN; $drop $create ROLLBACK;" ]);
 
 # What needs the tables for itself
+my $takes_tables = qr/rows moved|pages|TRUNCATE|REINDEX|index|column|answers|EXTENSION/;
 
 # What is changed for good is put right by creating the extension anew
+my $changed = qr/index|REINDEX|column|answers|EXTENSION/;
 
 # ---------------------------------------------------------------------
 # A case
@@ -219,6 +224,23 @@ my $roles = q{DO $$ BEGIN
 my @wrong;
 my $cases = 0;
 
+# What an event has left is sound, and put right
+sub end_case
+{
+	my ($what, $name) = @_;
+
+	if ($name =~ $changed)
+	{
+		my $unsound = outcome($other, q{SELECT public.bt_index_check(i.indexrelid, true)
+			FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+			WHERE n.nspname = 'leaselock' AND c.relam = 403 AND i.indisvalid}) =~ s/^\n*//r;
+		push @wrong, "$what: an index is unsound: $unsound" if $unsound ne '';
+		$is_new = 0;
+	}
+	outcome($other, $roles) if $name =~ /role|membership/;
+	return;
+}
+
 # One case
 sub try_pair
 {
@@ -249,15 +271,28 @@ sub try_pair
 	# each later, and by the same floor
 	push @wrong, "$what: fences @got, not like @fresh"
 	  if grep { !($got[$_] >= $fresh[$_] && $got[$_] < $fresh[$_] + 3_600_000_000) } 0 .. ($#got < $#fresh ? $#got : $#fresh);
-	if ($name =~ $changed)
-	{
-		my $unsound = outcome($other, q{SELECT public.bt_index_check(i.indexrelid, true)
-			FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-			WHERE n.nspname = 'leaselock' AND c.relam = 403 AND i.indisvalid}) =~ s/^\n*//r;
-		push @wrong, "$what: an index is unsound: $unsound" if $unsound ne '';
-		$is_new = 0;
-	}
-	outcome($other, $roles) if $name =~ /role|membership/;
+	end_case($what, $name);
+	return;
+}
+
+# A fence that is checked before the event, and committed after it
+sub try_commit
+{
+	my ($event) = @_;
+	my ($name, $sql, $prepare) = @$event;
+	my $what = "$name, under a checked fence";
+	my $world = make_world($prepare);
+	my $said = outcome($first, fill_in($world, "BEGIN; $calls{fence_assert}"));
+
+	do_so($world, $sql) if $sql;
+	my $truth = outcome($fresh, fill_in($world, qq{\\c - $superuser
+		SELECT leaselock.fence_check('job', FENCE, 's', allow_lapsed => true)}));
+	my $expected = $said =~ /^\d\w{4}$/m || $truth eq 't' ? '' : 'LS001';
+	my $got = outcome($first, 'COMMIT');
+
+	$cases++;
+	push @wrong, "$what: \"$got\", not \"$expected\"" if $got ne $expected;
+	end_case($what, $name);
 	return;
 }
 
@@ -270,15 +305,18 @@ foreach my $event (@events)
 
 	next if defined $all && $name !~ /$all/;
 	@wrong = ();
+	try_commit($event);
 	foreach my $second (sort keys %calls)
 	{
 		my $turn = $turns++;
-		my @first = defined $all ? @before : @before[ map { $_ % @before } $turn, $turn + 5 ];
+		my @first = defined $all ? @before : $before[ $turn % @before ];
 		my @look = $name =~ $takes_tables ? $looks[0] : defined $all ? @looks : $looks[ $turn % @looks ];
 
 		try_pair($event, $_, $second, 0) foreach @first;
 		try_pair($event, $_, $second, 1) foreach @look;
 	}
+	# so that each call has other company with the next event
+	$turns++;
 	is(scalar @wrong, 0, "$name: the second call answers as one of a new session does")
 	  or diag join "\n", splice @wrong, 0, 10;
 }
