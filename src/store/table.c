@@ -477,7 +477,11 @@ store_resume_call(CallModes modes)
 	keeps_open = modes.keeps_open;
 }
 
-/* Opens a table of ours, locked as the call asked for. */
+/*
+ * Opens a table of ours, locked as the call asked for.  Whoever drops a table
+ * tells this session before the lock is to be had, so a table whose oid is still
+ * known under the lock is there, and no catalog need be asked.
+ */
 Relation
 store_open_table(StoreRelation table)
 {
@@ -486,21 +490,22 @@ store_open_table(StoreRelation table)
 	for (;;)
 	{
 		Oid			oid = store_find_table(table);
-		Relation	rel = try_table_open(oid, table_mode);
+		Relation	rel;
 
-		if (rel != NULL && known[table].oid == oid)
+		LockRelationOid(oid, table_mode);
+		if (known[table].oid != oid)
 		{
-			if (!known[table].checked)
-				check_table(table, rel);
-			known[table].checked = true;
-			if (keeps_open)
-				open_tables[table] = rel;
-			return rel;
+			/* dropped, or changed, between the look-up and the lock */
+			UnlockRelationOid(oid, table_mode);
+			continue;
 		}
-		/* dropped, or changed, between the look-up and the lock */
-		if (rel != NULL)
-			table_close(rel, table_mode);
-		forget_relations();
+		rel = table_open(oid, NoLock);
+		if (!known[table].checked)
+			check_table(table, rel);
+		known[table].checked = true;
+		if (keeps_open)
+			open_tables[table] = rel;
+		return rel;
 	}
 }
 
