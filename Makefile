@@ -61,6 +61,7 @@ OBJS = \
 	src/store/table.o \
 	src/store/scan.o \
 	src/store/installation.o \
+	src/store/recent.o \
 	src/store/write.o \
 	src/store/locks.o \
 	src/store/tickets.o \

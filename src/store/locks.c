@@ -21,6 +21,7 @@
 #include "store/columns.h"
 #include "store/installation.h"
 #include "store/places.h"
+#include "store/recent.h"
 #include "store/rows.h"
 #include "store/table.h"
 #include "store/tag.h"
@@ -131,6 +132,7 @@ read_lock(HeapTuple tuple, TupleDesc desc, const LockKey *expected,
 	lock->has_first = !ISNULL(LOCKS_FIRST_TICKET);
 	if (lock->has_first)
 		lock->first_ticket = *DatumGetUUIDP(VALUE(LOCKS_FIRST_TICKET));
+	lock->recalled = false;
 	check_lock(lock);
 	forget_foreign_holder(lock, DatumGetUUIDP(VALUE(LOCKS_HOME)));
 }
@@ -347,6 +349,7 @@ store_save_lock(LockRow *lock)
 
 	store_write_row(REL_LOCKS, values, nulls, &lock->version);
 	note_place(places, lock->key.hash, &lock->version.tid);
+	remember_lock(lock);
 }
 
 /* The caller holds the name tag in NAME_CHANGE, and the queue tag. */

@@ -555,6 +555,16 @@ store_generation(void)
 }
 
 /*
+ * The same for what cannot change while an event is carried out, because its
+ * tables are locked then: what was announced before they were has been heard.
+ */
+uint64
+store_event_generation(void)
+{
+	return open_tables[REL_LOCKS] != NULL ? generation : store_generation();
+}
+
+/*
  * Locks the tables, as reading and writing them will, until the transaction
  * ends: what comes then does not wait for a DDL command any more.
  */

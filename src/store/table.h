@@ -90,6 +90,7 @@ extern void store_close_table(Relation rel);
 extern bool store_is_empty(StoreRelation table);
 extern void store_announce_rows(Relation rel);
 extern uint64 store_generation(void);
+extern uint64 store_event_generation(void);
 extern void store_lock_tables(void);
 extern Relation store_open_index(StoreRelation which, Relation rel);
 extern void store_close_index(Relation index);

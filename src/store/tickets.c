@@ -19,6 +19,7 @@
 
 #include "store/columns.h"
 #include "store/places.h"
+#include "store/recent.h"
 #include "store/rows.h"
 #include "store/table.h"
 #include "store/tag.h"
@@ -359,6 +360,10 @@ store_save_ticket(TicketRow *ticket)
 
 	store_write_row(REL_TICKETS, values, nulls, &ticket->version);
 	note_place(places, place_hash(&ticket->ticket), &ticket->version.tid);
+	if (ticket->state == LEASE_HELD)
+		remember_ticket(ticket);
+	else
+		forget_ticket(&ticket->ticket);
 }
 
 /* The caller holds the ticket tag, and the name tag if the ticket is held. */
