@@ -116,19 +116,40 @@ copy_text(const char *text)
  * ----------------------------------------------------------------------
  */
 
+/* Either of two places may have it, so that two names can have one number. */
 static RecentLock *
-lock_slot(const LockKey *key)
+find_lock(const LockKey *key)
 {
-	return &locks[key->hash % RECENT_LOCKS];
+	RecentLock *pair = &locks[key->hash % (RECENT_LOCKS / 2) * 2];
+
+	for (int i = 0; i < 2; i++)
+	{
+		if (pair[i].recent.generation != 0 && pair[i].row.key.hash == key->hash)
+			return &pair[i];
+	}
+	return NULL;
+}
+
+/* The place for a lock that has none: what was written longer ago makes room. */
+static RecentLock *
+clear_lock(const LockKey *key)
+{
+	RecentLock *pair = &locks[key->hash % (RECENT_LOCKS / 2) * 2];
+
+	return pair[0].recent.generation == 0 ||
+		pair[0].recent.written_at < pair[1].recent.written_at ?
+		&pair[0] : &pair[1];
 }
 
 /* To be called with a row that was just written. */
 void
 remember_lock(const LockRow *lock)
 {
-	RecentLock *slot = lock_slot(&lock->key);
+	RecentLock *slot = find_lock(&lock->key);
 	LockRow		row = *lock;
 
+	if (slot == NULL)
+		slot = clear_lock(&lock->key);
 	if (begin_recent(&slot->recent, &row.key, &row.holder.owner))
 		slot->row = row;
 }
@@ -137,10 +158,9 @@ remember_lock(const LockRow *lock)
 bool
 recall_lock(const LockKey *key, LockRow *lock)
 {
-	const RecentLock *slot = lock_slot(key);
+	const RecentLock *slot = find_lock(key);
 
-	if (!is_recent(&slot->recent) ||
-		slot->row.key.hash != key->hash ||
+	if (slot == NULL || !is_recent(&slot->recent) ||
 		strcmp(slot->row.key.scope, key->scope) != 0 ||
 		strcmp(slot->row.key.name, key->name) != 0)
 		return false;
@@ -155,7 +175,10 @@ recall_lock(const LockKey *key, LockRow *lock)
 void
 forget_lock(const LockKey *key)
 {
-	lock_slot(key)->recent.generation = 0;
+	RecentLock *slot = find_lock(key);
+
+	if (slot != NULL)
+		slot->recent.generation = 0;
 }
 
 /* ----------------------------------------------------------------------
