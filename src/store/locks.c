@@ -329,14 +329,17 @@ store_save_lock(LockRow *lock)
 	const Installation *own = store_load_installation();
 	Datum		values[LOCKS_COLUMNS];
 	bool		nulls[LOCKS_COLUMNS];
+	ShortText	scope,
+				name,
+				owner;
 
 	SET(LOCKS_FENCE, Int64GetDatum(lock->fence));
 	SET(LOCKS_PASSED, Int64GetDatum(lock->passed));
 	SET(LOCKS_CHANGED_AT, TimestampTzGetDatum(lock->changed_at));
 	SET(LOCKS_TICKETS, Int32GetDatum(lock->tickets));
 	SET(LOCKS_HOME, UUIDPGetDatum(&own->home));
-	SET(LOCKS_SCOPE, CStringGetTextDatum(lock->key.scope));
-	SET(LOCKS_NAME, CStringGetTextDatum(lock->key.name));
+	SET(LOCKS_SCOPE, text_value(&scope, lock->key.scope));
+	SET(LOCKS_NAME, text_value(&name, lock->key.name));
 	SET_IF(held, LOCKS_ROLE, ObjectIdGetDatum(lock->holder.role));
 	SET_TIME(LOCKS_GRANTED_AT, lock->granted_at);
 	SET_IF(FullTransactionIdIsValid(lock->granted_xid), LOCKS_GRANTED_XID,
@@ -345,7 +348,7 @@ store_save_lock(LockRow *lock)
 	SET_TIME(LOCKS_HOLD_EXPIRES_AT, lock->hold_expires_at);
 	SET_IF(lock->has_first, LOCKS_FIRST_TICKET,
 		   UUIDPGetDatum(&lock->first_ticket));
-	SET_IF(held, LOCKS_OWNER, CStringGetTextDatum(lock->holder.owner));
+	SET_IF(held, LOCKS_OWNER, text_value(&owner, lock->holder.owner));
 
 	store_write_row(REL_LOCKS, values, nulls, &lock->version);
 	note_place(places, lock->key.hash, &lock->version.tid);

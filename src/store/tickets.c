@@ -336,6 +336,9 @@ store_save_ticket(TicketRow *ticket)
 {
 	Datum		values[TICKETS_COLUMNS];
 	bool		nulls[TICKETS_COLUMNS];
+	ShortText	scope,
+				name,
+				owner;
 
 	SET(TICKETS_TICKET, UUIDPGetDatum(&ticket->ticket));
 	SET(TICKETS_LEASE_US, Int64GetDatum(ticket->lease_us));
@@ -343,9 +346,9 @@ store_save_ticket(TicketRow *ticket)
 	SET(TICKETS_ROLE, ObjectIdGetDatum(ticket->who.role));
 	SET(TICKETS_STATE, CharGetDatum(states[ticket->state].letter));
 	SET(TICKETS_CLAIMED, BoolGetDatum(ticket->claimed));
-	SET(TICKETS_SCOPE, CStringGetTextDatum(ticket->key.scope));
-	SET(TICKETS_NAME, CStringGetTextDatum(ticket->key.name));
-	SET(TICKETS_OWNER, CStringGetTextDatum(ticket->who.owner));
+	SET(TICKETS_SCOPE, text_value(&scope, ticket->key.scope));
+	SET(TICKETS_NAME, text_value(&name, ticket->key.name));
+	SET(TICKETS_OWNER, text_value(&owner, ticket->who.owner));
 	SET_IF(ticket->has_request_id, TICKETS_REQUEST_ID,
 		   UUIDPGetDatum(&ticket->request_id));
 	SET_IF(ticket->place != 0, TICKETS_PLACE, Int64GetDatum(ticket->place));
