@@ -489,7 +489,8 @@ store_open_table(StoreRelation table)
 		return open_tables[table];
 	for (;;)
 	{
-		Oid			oid = store_find_table(table);
+		Oid			oid = (OidIsValid(known[table].oid) ? known[table].oid :
+						   store_find_table(table));
 		Relation	rel;
 
 		LockRelationOid(oid, table_mode);
