@@ -38,7 +38,7 @@ typedef struct Recent
 {
 	uint64		generation;		/* 0: nothing */
 	TimestampTz written_at;		/* when the statement began that wrote it */
-	char		text[RECENT_TEXT];	/* scope, name and owner */
+	char text[	RECENT_TEXT];	/* scope, name and owner */
 } Recent;
 
 typedef struct RecentLock
@@ -67,7 +67,7 @@ store_text(Recent *recent, char **end, const char **text)
 {
 	size_t		size = strlen(*text) + 1;
 
-	if (size > (size_t) (recent->text + RECENT_TEXT - *end))
+	if (size > (size_t) (recent->text +RECENT_TEXT - *end))
 		return false;
 	memcpy(*end, *text, size);
 	*text = *end;
@@ -108,7 +108,7 @@ is_recent(const Recent *recent)
 static const char *
 copy_text(const char *text)
 {
-	return text != NULL ? pstrdup(text) : NULL;
+	return text !=NULL ? pstrdup(text) : NULL;
 }
 
 /* ----------------------------------------------------------------------

@@ -208,8 +208,8 @@ store_find_table(StoreRelation table)
  * Locks a table against being dropped, until the transaction ends; false if the
  * extension is not there.
  */
-bool
-store_hold_table(StoreRelation table)
+static bool
+hold_table(StoreRelation table)
 {
 	for (;;)
 	{
@@ -516,6 +516,22 @@ store_close_table(Relation rel)
 {
 	if (!keeps_open)
 		table_close(rel, close_mode);
+}
+
+/*
+ * Begins an event that verifies fences: the table of locks is locked against
+ * being dropped, until the transaction ends.  False if the extension is not
+ * there.
+ */
+bool
+store_begin_verification(void)
+{
+	store_begin_call(false);
+	if (!hold_table(REL_LOCKS))
+		return false;
+	store_begin_event();
+	(void) store_open_table(REL_LOCKS);
+	return true;
 }
 
 /*

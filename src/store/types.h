@@ -97,7 +97,8 @@ typedef struct TicketRow
 	/* not stored: what is known of a waiter beside its row */
 	bool		attended;
 	bool		allowed;		/* its role may use the scope */
-	bool		recalled;		/* it was not read: as this session wrote it last */
+	bool		recalled;		/* it was not read: as this session wrote it
+								 * last */
 } TicketRow;
 
 #endif							/* LEASELOCK_TYPES_H */
