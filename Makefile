@@ -139,6 +139,7 @@ ISOLATION = \
 	cache_open_tables \
 	cache_places \
 	cache_queues \
+	cache_recent \
 	cache_scopes \
 	deadlock_crossing \
 	deadlock_ring \
@@ -193,6 +194,7 @@ ISOLATION = \
 EVERY_LEVEL = \
 	acquire_acquire \
 	acquire_late \
+	cache_recent \
 	deadlock_crossing \
 	fence_commit_wait \
 	fence_lapse \
