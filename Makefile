@@ -63,6 +63,7 @@ OBJS = \
 	src/store/table.o \
 	src/store/scan.o \
 	src/store/installation.o \
+	src/store/recent.o \
 	src/store/write.o \
 	src/store/locks.o \
 	src/store/tickets.o \
@@ -140,6 +141,7 @@ ISOLATION = \
 	cache_open_tables \
 	cache_places \
 	cache_queues \
+	cache_recent \
 	cache_scopes \
 	deadlock_crossing \
 	deadlock_ring \
@@ -194,6 +196,7 @@ ISOLATION = \
 EVERY_LEVEL = \
 	acquire_acquire \
 	acquire_late \
+	cache_recent \
 	deadlock_crossing \
 	fence_commit_wait \
 	fence_lapse \
