@@ -80,8 +80,10 @@ my %calls = (
 my @before = ('acquire', 'queue', 'get', 'poll', 'renew', 'release', 'try_lock', 'fence_assert', 'guarded UPDATE', 'views');
 
 # Those that change nothing, and so may stay in an open transaction.  The first
-# keeps no table from others either.
-my @looks = ('peek', 'get', 'try a lock that is taken');
+# keeps no table from others either; the second keeps what the next call would
+# hear by, if it had to lock a table.
+my @looks = ('peek', 'get and peek', 'try a lock that is taken');
+$calls{$looks[1]} = "$calls{get}; $calls{peek}";
 $calls{$looks[2]} = q{SELECT leaselock.try_lock('taken', 'first', '1 h', 's')};
 
 # ---------------------------------------------------------------------
