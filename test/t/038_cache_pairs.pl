@@ -68,6 +68,7 @@ my %calls = (
 	'release all' => q{SELECT leaselock.lease_release_all('first')},
 	'try_lock' => q{SELECT leaselock.try_lock('hold', 'first', '1 h', 's') AS fence},
 	'try a free lock' => q{SELECT leaselock.try_lock('free', 'first', '1 h', 's') AS fence},
+	'try a new lock' => q{SELECT leaselock.try_lock('new', 'first', '1 h', 's') AS fence},
 	'renew_lock' => q{SELECT leaselock.renew_lock('hold', 'first', '1 h', 's')},
 	'release_lock' => q{SELECT leaselock.release_lock('hold', 'first', 's')},
 	'fence_assert' => q{SELECT leaselock.fence_assert('job', FENCE, 's')},
@@ -77,7 +78,7 @@ my %calls = (
 		SELECT name, owner, role, state, position, depth FROM leaselock.lease_tickets ORDER BY name, state, position, owner, requested_at});
 
 # Those that leave something different behind
-my @before = ('acquire', 'queue', 'get', 'poll', 'renew', 'release', 'try_lock', 'fence_assert', 'guarded UPDATE', 'views');
+my @before = ('acquire', 'queue', 'get', 'poll', 'renew', 'release', 'try_lock', 'try a free lock', 'fence_assert', 'guarded UPDATE', 'views');
 
 # Those that change nothing, and so may stay in an open transaction.  The first
 # keeps no table from others either; the second keeps what the next call would
@@ -131,7 +132,7 @@ my @events = (
 	[ 'prune', q{SET leaselock.clock_offset = '2 h'; SELECT leaselock.lease_prune('0 s'); RESET leaselock.clock_offset;} ],
 	[ 'prune, rolled back', q{SET leaselock.clock_offset = '2 h'; BEGIN; SELECT leaselock.lease_prune('0 s'); ROLLBACK; RESET leaselock.clock_offset;} ],
 	[ 'lock restored', qq{SET ROLE restorer; INSERT INTO leaselock.locks (fence, passed, changed_at, tickets, home, scope, name, role, owner, granted_at, expires_at)
-		VALUES (900000000000000000, 0, now(), 0, $no_home, 's', 'free', 10, 'x', now(), now()); RESET ROLE;}, q{DELETE FROM leaselock.locks WHERE name = 'free';} ],
+		VALUES (900000000000000000, 0, now(), 0, $no_home, 's', 'new', 10, 'x', now(), now()); RESET ROLE;} ],
 	[ 'rows moved', 'VACUUM FULL leaselock.locks; VACUUM FULL leaselock.tickets; VACUUM FULL leaselock.queues; VACUUM FULL leaselock.scopes; VACUUM FULL leaselock.floor; VACUUM FULL leaselock.installation;' ],
 	[ 'rows moved by CLUSTER', 'CLUSTER leaselock.locks USING locks_pkey; CLUSTER leaselock.tickets USING tickets_ticket;' ],
 	[ 'pages cut off', 'DELETE FROM leaselock.tickets; DELETE FROM leaselock.locks; VACUUM leaselock.tickets, leaselock.locks;' ],
@@ -267,7 +268,7 @@ sub try_pair
 
 	$cases++;
 	push @wrong, "$what: \"$said\", then \"$expected\""
-	  if $name eq 'nothing' && "$said\n$expected" =~ /^\d\w{4}$/m;
+	  if $name eq 'nothing' && "$said\n$expected" =~ /^\d\w{4}$/m && $expected !~ /^LS001$/m;
 	push @wrong, "$what: \"$got\", not \"$expected\"" if $got ne $expected;
 	push @wrong, "$what: sees \"$after\" afterwards, not \"$truth\"" if "$after @after" ne "$truth @truth";
 	# each later, and by the same floor
