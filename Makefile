@@ -166,6 +166,7 @@ ISOLATION = \
 	queue_keys \
 	queue_order \
 	queue_passed \
+	release_all_moved \
 	release_takeover \
 	renew_bystander \
 	renew_takeover \
@@ -207,6 +208,7 @@ EVERY_LEVEL = \
 	queue_bystander \
 	queue_keys \
 	queue_passed \
+	release_all_moved \
 	release_takeover \
 	renew_bystander \
 	renew_takeover \
