@@ -144,8 +144,8 @@ put_free_locks(LiveWalk *walk)
 		{
 			put_queued_lock(walk, &ticket.key);
 			last.hash = ticket.key.hash;
-			strlcpy(scope, ticket.key.scope, sizeof(scope));
-			strlcpy(name, ticket.key.name, sizeof(name));
+			snprintf(scope, sizeof(scope), "%s", ticket.key.scope);
+			snprintf(name, sizeof(name), "%s", ticket.key.name);
 		}
 		MemoryContextReset(walk->context);
 	}

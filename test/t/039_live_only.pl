@@ -1,8 +1,6 @@
 # lease_release_all and the views read what is live, and not what has ended:
 # counted in rows and in buffers, with hardly an ended ticket and with thousands
 # of the identity that the calls are about, and of others.
-#
-# Native only: it plays thousands of calls, and no server version matters to it.
 
 use strict;
 use warnings FATAL => 'all';
@@ -42,7 +40,7 @@ my @calls = (
 	[ 'lease_status', '(SELECT count(*) FROM leaselock.lease_status)', 27, 2 * $live ],
 	[ 'lease_tickets', '(SELECT count(*) FROM leaselock.lease_tickets)', $live, 3 * $live ]);
 
-my $session = session($node, q{SET plan_cache_mode = force_generic_plan});
+my $session = session($node);
 
 # How many rows of tickets and of locks the session has read, for a difference: the
 # server adds them up at the end of some transaction only.
