@@ -19,6 +19,7 @@
 
 #include "store/columns.h"
 #include "store/places.h"
+#include "store/recent.h"
 #include "store/rows.h"
 #include "store/table.h"
 #include "store/tag.h"
@@ -26,15 +27,15 @@
 /* Columns, in the order of the install script. */
 enum
 {
-	TICKETS_TICKET = 1,
-	TICKETS_LEASE_US,
-	TICKETS_REQUESTED_AT,
-	TICKETS_ROLE,
-	TICKETS_STATE,
-	TICKETS_CLAIMED,
-	TICKETS_SCOPE,
+	TICKETS_SCOPE = 1,
 	TICKETS_NAME,
 	TICKETS_OWNER,
+	TICKETS_ROLE,
+	TICKETS_TICKET,
+	TICKETS_STATE,
+	TICKETS_CLAIMED,
+	TICKETS_LEASE_US,
+	TICKETS_REQUESTED_AT,
 	TICKETS_REQUEST_ID,
 	TICKETS_PLACE,
 	TICKETS_MEMBER_OF,
@@ -335,6 +336,9 @@ store_save_ticket(TicketRow *ticket)
 {
 	Datum		values[TICKETS_COLUMNS];
 	bool		nulls[TICKETS_COLUMNS];
+	ShortText	scope,
+				name,
+				owner;
 
 	SET(TICKETS_TICKET, UUIDPGetDatum(&ticket->ticket));
 	SET(TICKETS_LEASE_US, Int64GetDatum(ticket->lease_us));
@@ -342,9 +346,9 @@ store_save_ticket(TicketRow *ticket)
 	SET(TICKETS_ROLE, ObjectIdGetDatum(ticket->who.role));
 	SET(TICKETS_STATE, CharGetDatum(states[ticket->state].letter));
 	SET(TICKETS_CLAIMED, BoolGetDatum(ticket->claimed));
-	SET(TICKETS_SCOPE, CStringGetTextDatum(ticket->key.scope));
-	SET(TICKETS_NAME, CStringGetTextDatum(ticket->key.name));
-	SET(TICKETS_OWNER, CStringGetTextDatum(ticket->who.owner));
+	SET(TICKETS_SCOPE, text_value(&scope, ticket->key.scope));
+	SET(TICKETS_NAME, text_value(&name, ticket->key.name));
+	SET(TICKETS_OWNER, text_value(&owner, ticket->who.owner));
 	SET_IF(ticket->has_request_id, TICKETS_REQUEST_ID,
 		   UUIDPGetDatum(&ticket->request_id));
 	SET_IF(ticket->place != 0, TICKETS_PLACE, Int64GetDatum(ticket->place));
@@ -359,6 +363,10 @@ store_save_ticket(TicketRow *ticket)
 
 	store_write_row(REL_TICKETS, values, nulls, &ticket->version);
 	note_place(places, place_hash(&ticket->ticket), &ticket->version.tid);
+	if (ticket->state == LEASE_HELD)
+		remember_ticket(ticket);
+	else
+		forget_ticket(&ticket->ticket);
 }
 
 /* The caller holds the ticket tag, and the name tag if the ticket is held. */
