@@ -171,6 +171,7 @@ ISOLATION = \
 	queue_keys \
 	queue_order \
 	queue_passed \
+	release_all_moved \
 	release_takeover \
 	renew_bystander \
 	renew_takeover \
@@ -214,6 +215,7 @@ EVERY_LEVEL = \
 	queue_bystander \
 	queue_keys \
 	queue_passed \
+	release_all_moved \
 	release_takeover \
 	renew_bystander \
 	renew_takeover \

@@ -250,14 +250,18 @@ compare_tickets(const ListCell *a, const ListCell *b)
 							 &((TicketRow *) lfirst(b))->key);
 }
 
-/* The tickets of an identity that may be live, in the order of their locks. */
+/*
+ * The tickets of an identity that may be live, in the order of their locks; held
+ * ones in one scope or (NULL) in all.  Those that wait are read first, so that
+ * one which is promoted meanwhile is met once more, and not missed.
+ */
 static List *
-list_live_tickets(const Identity *who)
+list_live_tickets(const Identity *who, const char *scope)
 {
 	List	   *tickets = store_list_waits(who);
 	ListCell   *cell;
 
-	foreach(cell, store_list_held(who))
+	foreach(cell, store_list_held(who, scope))
 	{
 		int			count;
 		TicketRow  *shares = store_load_shares((LockRow *) lfirst(cell),
@@ -280,7 +284,7 @@ lease_release_all(const Identity *who, const char *scope)
 	int			released = 0;
 	ListCell   *cell;
 
-	foreach(cell, list_live_tickets(who))
+	foreach(cell, list_live_tickets(who, scope))
 	{
 		TicketRow  *ticket = (TicketRow *) lfirst(cell);
 		LeaseEvent	event = ticket_event(EVENT_RELEASE, ticket);

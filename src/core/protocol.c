@@ -475,7 +475,8 @@ static void
 leave_last_grant(const LockRow *lock)
 {
 	fences_verify_early(lock);
-	if (OidIsValid(lock->holder.role))
+	/* what is left of former queues does no harm, until it is pruned */
+	if (OidIsValid(lock->holder.role) && store_has_queues())
 		store_forget_blocker(&lock->holder, &lock->key);
 }
 

@@ -217,11 +217,14 @@ store_load_lock(const LockKey *key, LockRow *lock)
  * ----------------------------------------------------------------------
  */
 
-/* Begins to read the locks that have a holder, in the order of (scope, name). */
+/*
+ * Begins to read the locks that have a holder, in no order: through an index
+ * whose order is not that of the table every page would be visited many times.
+ */
 TableScan *
 store_open_held(void)
 {
-	return store_open_scan(REL_LOCKS, REL_LOCKS_PKEY, NULL, 0);
+	return store_open_scan(REL_LOCKS, REL_NONE, NULL, 0);
 }
 
 /*
@@ -245,18 +248,23 @@ store_next_held(TableScan *scan, LockRow *lock)
 	return false;
 }
 
-/* The locks that an identity holds (LockRow *), lapsed or not, in no order. */
+/*
+ * The locks that an identity holds (LockRow *), lapsed or not, in no order; in
+ * one scope or (NULL) in all.
+ */
 List *
-store_list_held(const Identity *who)
+store_list_held(const Identity *who, const char *scope)
 {
 	TableScan  *scan;
-	ScanKeyData keys[2];
+	ScanKeyData keys[3];
 	HeapTuple	tuple;
 	List	   *rows = NIL;
 
 	store_set_key(&keys[0], LOCKS_ROLE, F_OIDEQ, ObjectIdGetDatum(who->role));
 	store_set_key(&keys[1], LOCKS_OWNER, F_TEXTEQ, CStringGetTextDatum(who->owner));
-	scan = store_open_scan(REL_LOCKS, REL_NONE, keys, 2);
+	if (scope != NULL)
+		store_set_key(&keys[2], LOCKS_SCOPE, F_TEXTEQ, CStringGetTextDatum(scope));
+	scan = store_open_scan(REL_LOCKS, REL_NONE, keys, scope != NULL ? 3 : 2);
 	while (HeapTupleIsValid(tuple = store_next_row(scan, ForwardScanDirection)))
 	{
 		LockRow    *lock = palloc(sizeof(LockRow));

@@ -391,18 +391,27 @@ store_try_delete_ticket(TicketRow *ticket)
  * ----------------------------------------------------------------------
  */
 
+/* The tickets on the list of the lock's grant, which most grants do not have. */
+static List *
+list_members(const LockRow *lock)
+{
+	ScanKeyData keys[3];
+
+	if (lock->tickets <= (lock->has_first ? 1 : 0))
+		return NIL;
+	set_lock_keys(keys, &lock->key);
+	store_set_key(&keys[2], TICKETS_MEMBER_OF, F_INT8EQ, Int64GetDatum(lock->fence));
+	return list_tickets(REL_TICKETS_MEMBER, keys, 3, &lock->key);
+}
+
 /* The tickets of the lock's grant that have not been ended by what is stored. */
 TicketRow *
 store_load_shares(const LockRow *lock, int *count)
 {
-	ScanKeyData keys[3];
-	List	   *listed;
+	List	   *listed = list_members(lock);
 	ListCell   *cell;
 	TicketRow  *shares;
 
-	set_lock_keys(keys, &lock->key);
-	store_set_key(&keys[2], TICKETS_MEMBER_OF, F_INT8EQ, Int64GetDatum(lock->fence));
-	listed = list_tickets(REL_TICKETS_MEMBER, keys, 3, &lock->key);
 	shares = palloc((list_length(listed) + 1) * sizeof(TicketRow));
 	*count = 0;
 	if (lock->has_first &&
