@@ -76,6 +76,7 @@ typedef struct Options
 	const char *lease;			/* seconds, as given; NULL if not */
 	double		lease_seconds;
 	double		wait_seconds;
+	const char *at_least;		/* seconds, as given; NULL if not */
 	const char *grace;			/* seconds, as given; NULL if not */
 	double		grace_seconds;
 	double		interval_seconds;
@@ -136,6 +137,7 @@ typedef enum Ask
 	ASK_GET,
 	ASK_RENEW,
 	ASK_RELEASE,
+	ASK_HOLD,
 	ASK_STATUS,
 	ASK_PEEK,
 	ASK_BREAK
@@ -228,6 +230,8 @@ extern void link_sleep(Link *link, int fd, Instant until);
 
 extern ExitCode acquire(Link *link, const Options *options, Ticket *ticket);
 extern bool give_back(Link *link, Ticket *ticket, Instant ends_at);
+extern bool stay_taken(Link *link, const Options *options,
+					   const Ticket *ticket, Instant ends_at);
 extern int64_t back_off_ms(int failures);
 
 /* watchdog.c */

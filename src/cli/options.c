@@ -56,6 +56,7 @@ enum
 	OPT_OWNER = 256,
 	OPT_LEASE,
 	OPT_WAIT,
+	OPT_AT_LEAST,
 	OPT_SCOPE,
 	OPT_REQUEST,
 	OPT_NOTE,
@@ -75,6 +76,7 @@ static const struct option long_options[] = {
 	{"owner", required_argument, NULL, OPT_OWNER},
 	{"lease-seconds", required_argument, NULL, OPT_LEASE},
 	{"wait-seconds", required_argument, NULL, OPT_WAIT},
+	{"at-least-seconds", required_argument, NULL, OPT_AT_LEAST},
 	{"scope", required_argument, NULL, OPT_SCOPE},
 	{"request-uuid", required_argument, NULL, OPT_REQUEST},
 	{"note", required_argument, NULL, OPT_NOTE},
@@ -94,7 +96,7 @@ static const struct option long_options[] = {
 /* In the order of long_options. */
 static const int takers[] = {
 	EVERY, EVERY, EVERY, EVERY,
-	ACQUIRE | RUN, ACQUIRE | RUN | HEARTBEAT, ACQUIRE | RUN,
+	ACQUIRE | RUN, ACQUIRE | RUN | HEARTBEAT, ACQUIRE | RUN, RUN,
 	ACQUIRE | RUN | STATUS | BREAK, ACQUIRE, ACQUIRE | RUN, BREAK, RUN,
 	EVERY & ~RUN, STATUS, STATUS, EVERY, EVERY, EVERY
 };
@@ -113,13 +115,16 @@ static const char *const usage_text =
 "  leaselock status [NAME] [--scope SCOPE] [--json] [--watch [--interval N]]\n"
 "  leaselock break NAME --fence FENCE [--scope SCOPE] [--json]\n"
 "  leaselock run NAME [--owner OWNER] [--lease-seconds N] [--wait-seconds N]\n"
-"                    [--scope SCOPE] [--note TEXT] [--grace N]\n"
-"                    -- COMMAND [ARGUMENT]...\n"
+"                    [--at-least-seconds N] [--scope SCOPE] [--note TEXT]\n"
+"                    [--grace N] -- COMMAND [ARGUMENT]...\n"
 "\n"
 "Options:\n"
 "      --owner OWNER       the party that works; run makes one up unless given\n"
 "      --lease-seconds N   how long the lease lasts unless renewed (60)\n"
 "      --wait-seconds N    how long to wait for a turn (0)\n"
+"      --at-least-seconds N\n"
+"                          how long the lock stays taken, from its grant on, if\n"
+"                          the command ends sooner (0)\n"
 "      --scope SCOPE       the namespace of NAME (public)\n"
 "      --request-uuid UUID names the acquisition, so that it can be repeated\n"
 "      --note TEXT         is shown with the lease; run makes one up unless given\n"
@@ -302,6 +307,10 @@ set_option(Options *options, int option, const char *value)
 		case OPT_WAIT:
 			options->wait_seconds = check_seconds("--wait-seconds", value,
 												  0, MAX_SECONDS);
+			break;
+		case OPT_AT_LEAST:
+			(void) check_seconds("--at-least-seconds", value, 0, MAX_SECONDS);
+			options->at_least = value;
 			break;
 		case OPT_SCOPE:
 			options->scope = check_label("--scope", value);
