@@ -123,9 +123,11 @@ REGRESS = \
 	fence_guard \
 	fence_rules \
 	fence_monotonic \
+	hints \
 	fence_writes \
 	access \
 	scopes \
+	lease_scopes \
 	break_prune \
 	visibility \
 	hostile \

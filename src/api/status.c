@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * status.c
- *	  What serves lease_status, lease_tickets and lease_peek.
+ *	  What serves lease_status, lease_tickets, lease_scopes and lease_peek.
  *
  * Reads the latest committed state, changes nothing, takes no lease lock.
  * What is live is found from the locks that have a holder and from the queues;
@@ -17,7 +17,10 @@
 
 #include "catalog/pg_type.h"
 #include "miscadmin.h"
+#include "nodes/value.h"
+#include "parser/parse_func.h"
 #include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
@@ -27,14 +30,16 @@
 #include "core/decide.h"
 #include "core/queue.h"
 #include "core/scope.h"
+#include "leaselock.h"
 #include "store/clock.h"
 #include "store/rows.h"
 #include "store/table.h"
 #include "store/tag.h"
 
 PG_FUNCTION_INFO_V1(leaselock_lease_peek);
-PG_FUNCTION_INFO_V1(leaselock_status_rows);
-PG_FUNCTION_INFO_V1(leaselock_ticket_rows);
+PG_FUNCTION_INFO_V1(leaselock_internal_status_rows);
+PG_FUNCTION_INFO_V1(leaselock_internal_ticket_rows);
+PG_FUNCTION_INFO_V1(leaselock_internal_scope_rows);
 
 /* Columns of lease_status and lease_peek. */
 enum
@@ -72,6 +77,17 @@ enum
 	TICKET_NOTE,
 	TICKET_COLUMNS
 };
+
+/* Columns of lease_scopes. */
+enum
+{
+	SCOPE_SCOPE,
+	SCOPE_ROLE,
+	SCOPE_ROLE_EXISTS,
+	SCOPE_COLUMNS
+};
+
+static const Oid scope_types[SCOPE_COLUMNS] = {TEXTOID, NAMEOID, BOOLOID};
 
 static const Oid status_types[STATUS_COLUMNS] = {
 	TEXTOID, TEXTOID, TEXTOID, NAMEOID, INT8OID, INT4OID, TIMESTAMPTZOID,
@@ -252,9 +268,9 @@ leaselock_lease_peek(PG_FUNCTION_ARGS)
 }
 
 Datum
-leaselock_status_rows(PG_FUNCTION_ARGS)
+leaselock_internal_status_rows(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *result = begin_result_rows(fcinfo, "status_rows",
+	ReturnSetInfo *result = begin_result_rows(fcinfo, "internal_status_rows",
 											  status_types, STATUS_COLUMNS);
 
 	put_live_locks(result, put_whole_status_row);
@@ -361,11 +377,67 @@ put_tickets(ReturnSetInfo *result, const LockRow *lock)
 }
 
 Datum
-leaselock_ticket_rows(PG_FUNCTION_ARGS)
+leaselock_internal_ticket_rows(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *result = begin_result_rows(fcinfo, "ticket_rows",
+	ReturnSetInfo *result = begin_result_rows(fcinfo, "internal_ticket_rows",
 											  ticket_types, TICKET_COLUMNS);
 
 	put_live_locks(result, put_tickets);
+	return (Datum) 0;
+}
+
+/* ----------------------------------------------------------------------
+ * Scopes
+ * ----------------------------------------------------------------------
+ */
+
+/* Whether the caller may register scopes, and so may know of all. */
+static bool
+may_register_scopes(void)
+{
+	Oid			types[] = {TEXTOID, NAMEOID};
+	Oid			function = LookupFuncName(list_make2(makeString(LEASELOCK_SCHEMA),
+													 makeString("lease_scope_create")),
+										  lengthof(types), types, true);
+
+	return OidIsValid(function) &&
+		DatumGetBool(DirectFunctionCall2(has_function_privilege_id,
+										 ObjectIdGetDatum(function),
+										 CStringGetTextDatum("EXECUTE")));
+}
+
+/* A role that was renamed goes by its present name, one that is gone by its last. */
+static void
+put_scope_row(ReturnSetInfo *result, const ScopeRow *scope)
+{
+	Oid			role = scope_role(scope);
+	const char *name = OidIsValid(role) ? GetUserNameFromId(role, true) : NULL;
+	NameData	shown = scope->role_name;
+	Datum		values[SCOPE_COLUMNS];
+	bool		nulls[SCOPE_COLUMNS] = {0};
+
+	if (name != NULL)
+		namestrcpy(&shown, name);
+	values[SCOPE_SCOPE] = CStringGetTextDatum(scope->scope);
+	values[SCOPE_ROLE] = NameGetDatum(&shown);
+	values[SCOPE_ROLE_EXISTS] = BoolGetDatum(name != NULL);
+	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+}
+
+Datum
+leaselock_internal_scope_rows(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *result = begin_result_rows(fcinfo, "internal_scope_rows",
+											  scope_types, SCOPE_COLUMNS);
+	bool		all = may_register_scopes();
+	ListCell   *cell;
+
+	foreach(cell, store_list_scopes())
+	{
+		const ScopeRow *scope = (ScopeRow *) lfirst(cell);
+
+		if (all || may_see_scope(scope->scope))
+			put_scope_row(result, scope);
+	}
 	return (Datum) 0;
 }
