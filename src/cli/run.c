@@ -148,8 +148,9 @@ static void
 note_failure(Run *run)
 {
 	if (run->failures == 0 && !run->options->quiet)
-		complain("cannot renew the lease on \"%s\" now: %s; trying again",
-				 run->options->name, run->link.error);
+		complain_of_lines(run->link.error,
+						  "cannot renew the lease on \"%s\" now, trying again: ",
+						  run->options->name);
 	run->renew_at = now() + back_off_ms(run->failures++);
 }
 
