@@ -16,6 +16,8 @@
 #   make model                   the locking protocol, checked by spin; see test/model
 #   make bench                   what calls and fences cost, see test/bench; or one of it,
 #                                make bench BENCH=pairs
+#   make count                   the instructions that they take, beside committed figures,
+#                                under valgrind; see test/count
 #
 # test/sql and test/specs hold what goes into a test, expected/ what must come
 # out.  Regress and isolation tests share expected/ and results/, so no two may
@@ -61,6 +63,7 @@ OBJS = \
 	src/store/table.o \
 	src/store/scan.o \
 	src/store/installation.o \
+	src/store/recent.o \
 	src/store/write.o \
 	src/store/locks.o \
 	src/store/tickets.o \
@@ -141,6 +144,7 @@ ISOLATION = \
 	cache_open_tables \
 	cache_places \
 	cache_queues \
+	cache_recent \
 	cache_scopes \
 	deadlock_crossing \
 	deadlock_ring \
@@ -169,6 +173,7 @@ ISOLATION = \
 	queue_keys \
 	queue_order \
 	queue_passed \
+	release_all_moved \
 	release_takeover \
 	renew_bystander \
 	renew_takeover \
@@ -195,6 +200,7 @@ ISOLATION = \
 EVERY_LEVEL = \
 	acquire_acquire \
 	acquire_late \
+	cache_recent \
 	deadlock_crossing \
 	fence_commit_wait \
 	fence_lapse \
@@ -210,6 +216,7 @@ EVERY_LEVEL = \
 	queue_bystander \
 	queue_keys \
 	queue_passed \
+	release_all_moved \
 	release_takeover \
 	renew_bystander \
 	renew_takeover \
@@ -345,6 +352,9 @@ check-layers: $(OBJS)
 .PHONY: model
 model:
 	@$(top)test/model/run
+.PHONY: count
+count:
+	@PG_CONFIG='$(PG_CONFIG)' $(top)test/count/run
 
 BENCH ?= pairs handover growth fence
 
