@@ -105,6 +105,7 @@ REGRESS = \
 	tickets \
 	reentrancy \
 	request_id \
+	notes \
 	release_all \
 	named_locks \
 	transaction_isolation \
@@ -125,9 +126,11 @@ REGRESS = \
 	fence_guard \
 	fence_rules \
 	fence_monotonic \
+	hints \
 	fence_writes \
 	access \
 	scopes \
+	lease_scopes \
 	break_prune \
 	visibility \
 	hostile \

@@ -243,10 +243,26 @@ check_fence(const LockKey *key, int64 fence, bool allow_lapsed,
 	return verdict;
 }
 
-/* Raises LS001 and says why. */
+#define STOP_HINT \
+	"Stop this work; it may be another holder's now. Acquire the lock again before you write."
+
+/* What to do about a fence that is stale for this reason. */
+static const char *
+stale_hint(FenceVerdict verdict, int64 present)
+{
+	if (verdict == FENCE_UNKNOWN && present == 0)
+		return "Check the name and the scope: a fence counts in the scope in which the lock was acquired. If they are right, the grant ended long ago; acquire the lock again.";
+	if (verdict == FENCE_UNKNOWN)
+		return "Check the fence, the name and the scope: they must be those of one acquisition.";
+	if (verdict == FENCE_LAPSED)
+		return "Stop this work, and acquire the lock again before you write. Work that takes longer has to renew its lease.";
+	return STOP_HINT;
+}
+
+/* Raises LS001 and says why; the hint is what the caller knows better, or NULL. */
 static void
 report_stale_fence(const LockKey *key, int64 fence, FenceVerdict verdict,
-				   int64 present)
+				   int64 present, const char *hint)
 {
 	const char *reason = NULL;
 
@@ -276,7 +292,7 @@ report_stale_fence(const LockKey *key, int64 fence, FenceVerdict verdict,
 			 errmsg("stale fence " INT64_FORMAT " for lock \"%s\" in scope \"%s\"",
 					fence, key->name, key->scope),
 			 errdetail_internal("%s", reason),
-			 errhint("Stop this work; it may be another holder's now. Acquire the lock again before you write.")));
+			 errhint("%s", hint ? hint : stale_hint(verdict, present))));
 }
 
 /*
@@ -291,15 +307,19 @@ fence_check(const LockKey *key, int64 fence, bool allow_lapsed)
 	return check_fence(key, fence, allow_lapsed, &lock) == FENCE_CURRENT;
 }
 
-/* The same, but raises LS001 where fence_check is false. */
+/*
+ * The same, but raises LS001 where fence_check is false, with the hint unless
+ * that is NULL.
+ */
 void
-fence_assert(const LockKey *key, int64 fence, bool allow_lapsed)
+fence_assert(const LockKey *key, int64 fence, bool allow_lapsed,
+			 const char *hint)
 {
 	LockRow		lock;
 	FenceVerdict verdict = check_fence(key, fence, allow_lapsed, &lock);
 
 	if (verdict != FENCE_CURRENT)
-		report_stale_fence(key, fence, verdict, lock.fence);
+		report_stale_fence(key, fence, verdict, lock.fence, hint);
 }
 
 /*
@@ -311,18 +331,26 @@ fence_require_check(const LockKey *key)
 {
 	pending_iterator walk = begin_pending();
 	PendingFence *pending;
+	const char *other = NULL;	/* a scope in which that name was checked */
 
 	while ((pending = next_pending(&walk)) != NULL)
 	{
-		if (pending->verified_by == InvalidSubTransactionId &&
-			compare_lock_keys(&pending->key.lock, key) == 0)
+		const LockKey *checked = &pending->key.lock;
+
+		if (pending->verified_by != InvalidSubTransactionId)
+			continue;
+		if (compare_lock_keys(checked, key) == 0)
 			return;
+		if (strcmp(checked->name, key->name) == 0)
+			other = checked->scope;
 	}
 	ereport(ERROR,
 			(errcode(ERRCODE_FENCE_NOT_CHECKED),
 			 errmsg("transaction has not checked its fence for lock \"%s\" in scope \"%s\"",
 					key->name, key->scope),
-			 errhint("Call leaselock.fence_assert() with the fence of your grant first, in the same transaction.")));
+			 other ? errdetail("It has checked the lock of that name in scope \"%s\".",
+							   other) : 0,
+			 errhint("Call leaselock.fence_assert() with the fence of your grant in an earlier statement of the same transaction. A check within the statement that fires this trigger comes too late.")));
 }
 
 /* ----------------------------------------------------------------------
@@ -336,7 +364,7 @@ verify_fence(const LockRow *lock, int64 fence)
 {
 	if (!fence_may_commit(lock, fence))
 		report_stale_fence(&lock->key, fence,
-						   judge_fence(lock, fence, NO_TIME), lock->fence);
+						   judge_fence(lock, fence, NO_TIME), lock->fence, STOP_HINT);
 }
 
 /*
@@ -446,7 +474,7 @@ fences_verify(void)
 	/* dropping the extension ends every grant */
 	if (!store_begin_verification())
 		report_stale_fence(&entries[0]->key.lock, entries[0]->key.fence,
-						   FENCE_UNKNOWN, 0);
+						   FENCE_UNKNOWN, 0, STOP_HINT);
 	for (int i = 0; i < count; i++)
 		verify_pending(entries[i]);
 	store_end_event();

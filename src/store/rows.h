@@ -31,6 +31,7 @@ typedef struct Blocker
 typedef struct ScopeRow
 {
 	RowVersion	version;
+	const char *scope;			/* NULL where it was asked for */
 	NameData	role_name;
 	Oid			role;			/* InvalidOid: only the name counts */
 } ScopeRow;
@@ -78,6 +79,7 @@ extern void store_forget_blocker(const Identity *who, const LockKey *key);
 
 /* in file scopes.c */
 extern bool store_load_scope(const char *scope, ScopeRow *row);
+extern List *store_list_scopes(void);
 extern void store_save_scope(const char *scope, const char *role_name,
 							 Oid role);
 extern bool store_delete_scope(const char *scope);
