@@ -7,19 +7,20 @@
 //     await fetch(url, { signal });
 //   }, { wait: 30 });
 //
-// The lease is renewed meanwhile, for which the pool needs a connection to spare; should an idle one
-// break, that is ignored.  If the lease is lost, or cannot be renewed in time, the signal is aborted
-// at once, transaction() refuses, and withLease() rejects, even if the work goes on to its end.
+// The lease is renewed meanwhile, for which the pool needs a connection to spare.  If it is lost, or
+// cannot be renewed in time, the signal is aborted at once, transaction() refuses, and withLease()
+// rejects, even if the work goes on to its end.
 import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 const AGAIN = 500, PATIENCE = 3000;  // ms: from a failed connection to the next, and how long at least
+const ignore = () => {};
 // The lock is not to be had, or not any more: "state" is the ticket's, or says why.
 const notHeld = (lock, state) => Object.assign(new Error(`lock "${lock}": ${state}`), { name: 'NotHeld', state });
 
 export async function withLease(pool, name, work, { owner = randomUUID(), lease = 60, wait = 0, scope = 'public' } = {}) {
   let ticket, fence, deadline, renewal, watchdog, over = false, result;
-  const lost = new AbortController(), { signal } = lost, ignore = () => {};
+  const lost = new AbortController(), { signal } = lost;
   const lose = state => lost.abort(notHeld(name, state));
 
   const call = async (text, values, seconds) => {
@@ -82,7 +83,7 @@ export async function withLease(pool, name, work, { owner = randomUUID(), lease 
     }
   };
 
-  pool.on('error', ignore);
+  if (!pool.listenerCount('error')) pool.on('error', ignore);  // else an idle connection that breaks ends the process
   try {
     await acquire();
     result = await work({ ticket, fence, signal, transaction });
@@ -92,7 +93,6 @@ export async function withLease(pool, name, work, { owner = randomUUID(), lease 
     const release = ticket && call('release($1)', [ticket], PATIENCE / 1000)
       .then(({ state }) => state === 'released' || lose(state), ignore);
     await Promise.race([release, sleep(PATIENCE, null, { ref: false })]);
-    pool.off('error', ignore);
   }
   signal.throwIfAborted();
   return result;
