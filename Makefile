@@ -102,6 +102,7 @@ REGRESS = \
 	tickets \
 	reentrancy \
 	request_id \
+	notes \
 	release_all \
 	named_locks \
 	transaction_isolation \
