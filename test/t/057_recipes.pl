@@ -133,8 +133,8 @@ sub plain
 
 	$text =~ s/\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b/TICKET/g;
 	$text =~ s/\b[1-9]\d{14}\b/FENCE/g;
-	# of psql: where, and in which of its own files
-	$text =~ s/^LOCATION:.*(?:\n|\z)//mg;
+	# of an error the page shows the first line
+	$text =~ s/^(?:DETAIL|HINT|LOCATION):.*(?:\n|\z)//mg;
 	$text =~ s/^psql:\S+ //mg;
 	$text =~ s/[ \t]+$//mg;
 	$text =~ s/\n{2,}/\n/g;
@@ -246,7 +246,11 @@ sub run_crontab
 	append_to_file("$dir/report.end", '');
 	$first->{run}->finish;
 	is($first->{run}->full_result(0) >> 8, 0, 'the report ends');
+	my $late = shell($command);
+	$late->{run}->finish;
+	is($late->{run}->full_result(0) >> 8, 1, 'a host whose clock is late still finds the lock taken');
 	is(scalar(lines('report', 2)), 2, 'it ran once');
+	is(sql(q{SELECT remaining_ms > 0 AND depth = 1 FROM leaselock.lease_peek('nightly-report')}), 't', 'by a hold that is no ticket');
 	return;
 }
 
