@@ -167,7 +167,8 @@ foreach my $language (keys %worker)
 append_to_file("$dir/probe.js", q{require('pg')});
 
 $worker{python}{run} = [ $python, '-B', "$dir/worker.py" ];
-$worker{python}{here} = run_log([ $python, '-c', 'import psycopg' ], '2>', \my $unused);
+my $unused;
+$worker{python}{here} = eval { run_log([ $python, '-c', 'import psycopg' ], '2>', \$unused) };
 $worker{node}{run} = [ 'node', "$dir/worker.mjs" ];
 $worker{node}{here} = eval { run_log([ 'node', "$dir/probe.js" ], '2>', \$unused) };
 # small heaps: there are three at once
@@ -461,6 +462,10 @@ SKIP:
 	is(sql("SELECT state FROM leaselock.lease_acquire('interrupt', 'other')"), 'held', "a lock is another's");
 	$worker = start('python', 'interrupt', 'a', 60, 120);
 	ok($node->poll_query_until('postgres', q{SELECT count(*) = 1 FROM leaselock.lease_tickets WHERE state = 'waiting'}), 'python: a worker waits');
+	# it knows its ticket when it asks again
+	my $heard = sql(q{SELECT alive_until FROM leaselock.tickets WHERE name = 'interrupt' AND owner = 'a'});
+	ok($node->poll_query_until('postgres', qq{SELECT alive_until > '$heard' FROM leaselock.tickets WHERE name = 'interrupt' AND owner = 'a'}),
+		'python: and asks again');
 	kill 'INT', $worker->{pid};
 	is(said($worker), 'interrupted', 'python: Control-C ends the wait');
 	$worker->{run}->finish;
