@@ -42,8 +42,12 @@ OBJS = \
 	src/api/fences.o \
 	src/api/triggers.o \
 	src/api/status.o \
+	src/api/events.o \
 	src/api/admin.o \
 	src/core/decide.o \
+	src/core/history.o \
+	src/core/serverlog.o \
+	src/core/record.o \
 	src/core/scope.o \
 	src/core/changes.o \
 	src/core/queue.o \
@@ -66,6 +70,7 @@ OBJS = \
 	src/store/tickets.o \
 	src/store/hints.o \
 	src/store/scopes.o \
+	src/store/events.o \
 	src/store/floor.o
 
 # Each object depends on all of them: they are few, and quickly compiled.
@@ -127,6 +132,7 @@ REGRESS = \
 	scopes \
 	break_prune \
 	visibility \
+	events \
 	hostile \
 	uninstall
 

@@ -34,6 +34,7 @@
 #include "core/decide.h"
 #include "core/fence.h"
 #include "core/scope.h"
+#include "core/serverlog.h"
 #include "leaselock.h"
 #include "store/clock.h"
 #include "store/rows.h"
@@ -350,6 +351,16 @@ compare_entry_locks(const void *a, const void *b)
 	return result != 0 ? result : compare_entries(a, b);
 }
 
+/* Raises LS001 at a commit, and tells the server's log of it first. */
+static void
+refuse_commit(const LockKey *key, int64 fence, FenceVerdict verdict,
+			  int64 present)
+{
+	if (leaselock_log_refusals)
+		log_refusal(key, fence);
+	report_stale_fence(key, fence, verdict, present);
+}
+
 /* Whether the commit may have to wait, to verify a fence. */
 bool
 fences_are_pending(void)
@@ -387,8 +398,8 @@ fences_verify(void)
 	store_begin_call(false);
 	/* dropping the extension ends every grant */
 	if (count > 0 && !store_hold_table(REL_LOCKS))
-		report_stale_fence(&entries[0]->key.lock, entries[0]->key.fence,
-						   FENCE_UNKNOWN, 0);
+		refuse_commit(&entries[0]->key.lock, entries[0]->key.fence,
+					  FENCE_UNKNOWN, 0);
 	for (int i = 0; i < count; i++)
 	{
 		LockRow		lock;
@@ -396,7 +407,10 @@ fences_verify(void)
 
 		wait_tag(NULL, &tag, RowShareLock);
 		store_load_lock(&entries[i]->key.lock, &lock);
-		verify_fence(&lock, entries[i]->key.fence);
+		if (!fence_may_commit(&lock, entries[i]->key.fence))
+			refuse_commit(&lock.key, entries[i]->key.fence,
+						  judge_fence(&lock, entries[i]->key.fence, NO_TIME),
+						  lock.fence);
 	}
 }
 
