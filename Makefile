@@ -295,18 +295,22 @@ UNIT_OBJS = \
 	test/unit/decide_test.o \
 	test/unit/world.o \
 	test/unit/promises.o \
+	test/unit/told.o \
 	test/unit/siphash_test.o \
 	test/unit/assert_stub.o
+
+# what it tests
+UNIT_RULES = src/core/decide.o src/core/history.o
 
 .PHONY: unit unit-mutations
 unit: test/unit/decide_test
 	@./test/unit/decide_test
 unit-mutations: test/unit/decide_test
 	@CC='$(CC)' CFLAGS="$(subst ",\",$(CPPFLAGS)) $(CFLAGS) -I$(top)src/core" LDFLAGS='$(LDFLAGS) $(LDFLAGS_EX)' \
-		$(top)test/unit/mutate $(UNIT_OBJS) src/store/siphash.o
+		$(top)test/unit/mutate $(UNIT_OBJS) $(UNIT_RULES) src/store/siphash.o
 $(UNIT_OBJS): override CFLAGS += -O2
 $(UNIT_OBJS): $(SRC_HEADERS) $(top)test/unit/unit.h | objdir
-test/unit/decide_test: $(UNIT_OBJS) src/core/decide.o src/store/siphash.o
+test/unit/decide_test: $(UNIT_OBJS) $(UNIT_RULES) src/store/siphash.o
 	$(CC) $(CFLAGS) $^ $(LDFLAGS) $(LDFLAGS_EX) -o $@
 
 # The places that must name the version of the control file.

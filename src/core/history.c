@@ -89,7 +89,7 @@ settles_lapse(const LeaseView *view, const LeaseEvent *event,
 		grant_is_live(&view->lock, now) || !has_trace(&view->lock) ||
 		event->kind == EVENT_RELEASE_LOCK)
 		return false;
-	return plan->begins_grant || plan->ends_grant || plan->deletes_lock ||
+	return plan->begins_grant || plan->deletes_lock ||
 		(plan->writes_lock && !has_trace(&plan->lock));
 }
 
