@@ -46,6 +46,7 @@ typedef struct Attempt
 	Instant		retry_until;	/* end of repetitions after failures */
 	bool		outcome_is_open;	/* of a request that was sent */
 	int			failures;		/* in a row */
+	const char *note;
 } Attempt;
 
 /*
@@ -88,7 +89,7 @@ ask_once(Attempt *attempt)
 	char		wait[32];
 	const char *parameters[] = {
 		options->name, options->owner, options->lease, wait,
-		options->scope, options->request
+		options->scope, options->request, attempt->note
 	};
 	Progress	progress;
 
@@ -160,6 +161,22 @@ static bool
 has_place(const Attempt *attempt)
 {
 	return attempt->outcome_is_open || attempt->ticket->ticket[0];
+}
+
+/*
+ * may_leave_note_out
+ *	  Whether it may be the note that the server refuses: the encoding of the
+ *	  database may lack a character of it, or need more bytes.  A note that we
+ *	  made up must not keep anybody from the lock.
+ */
+static bool
+may_leave_note_out(Attempt *attempt)
+{
+	if (attempt->note == NULL || !attempt->options->note_is_made_up ||
+		strncmp(attempt->link->sqlstate, "22", 2) != 0)
+		return false;
+	attempt->note = NULL;
+	return true;
 }
 
 /*
@@ -273,6 +290,7 @@ acquire(Link *link, const Options *options, Ticket *ticket)
 	attempt.ticket = ticket;
 	attempt.give_up_at = now() + (int64_t) (options->wait_seconds * 1000);
 	attempt.retry_until = attempt.give_up_at;
+	attempt.note = options->note;
 	for (;;)
 	{
 		Progress	progress = ask_once(&attempt);
@@ -281,6 +299,8 @@ acquire(Link *link, const Options *options, Ticket *ticket)
 			return abandon(&attempt);
 		if (progress == ANSWERED && strcmp(ticket->state, "waiting") != 0)
 			break;
+		if (progress == FAILED && may_leave_note_out(&attempt))
+			continue;
 		if (progress == FAILED && !may_try_again(&attempt))
 			return fail(&attempt);
 		if (progress == ANSWERED && now() >= attempt.give_up_at + LATE_MS)
@@ -298,36 +318,73 @@ acquire(Link *link, const Options *options, Ticket *ticket)
 }
 
 /*
- * give_back
- *	  Releases a ticket, in a bounded time: a dead server keeps nobody, least
- *	  of all beyond the end of the lease.  False if it could not be done.
+ * ask_at_the_end
+ *	  A question of somebody who is about to end, in a bounded time: a dead
+ *	  server keeps nobody, least of all beyond the end of the lease.
  */
-bool
-give_back(Link *link, Ticket *ticket, Instant ends_at)
+static bool
+ask_at_the_end(Link *link, Ask what, const char *const *parameters,
+			   Instant ends_at)
 {
-	const char *parameters[] = {ticket->ticket};
 	Instant		most = now() + RECOVERY_MS;
 	Instant		give_up_at = ends_at < most ? ends_at : most;
 	int			failures = 0;
 
 	do
 	{
-		link_ask(link, ASK_RELEASE, parameters, give_up_at);
+		link_ask(link, what, parameters, give_up_at);
 		if (link_await(link, false) == ANSWERED)
-		{
-			read_ticket(link->answer, ticket);
-			if (!ticket_is_live(ticket->state))
-				return true;
-			snprintf(link->error, sizeof(link->error),
-					 "the server says that it is still %s", ticket->state);
-			break;
-		}
+			return true;
 		if (!link_may_recover(link))
-			break;
+			return false;
 		for (Instant until = now() + back_off_ms(failures++); now() < until;)
 			link_sleep(link, -1, until < give_up_at ? until : give_up_at);
 	} while (now() < give_up_at);
+	return false;
+}
+
+/*
+ * give_back
+ *	  Releases a ticket, or says that it could not be done.
+ */
+bool
+give_back(Link *link, Ticket *ticket, Instant ends_at)
+{
+	const char *parameters[] = {ticket->ticket};
+
+	if (ask_at_the_end(link, ASK_RELEASE, parameters, ends_at))
+	{
+		read_ticket(link->answer, ticket);
+		if (!ticket_is_live(ticket->state))
+			return true;
+		snprintf(link->error, sizeof(link->error),
+				 "the server says that it is still %s", ticket->state);
+	}
 	complain("could not give the lease back, it runs out by itself: %s",
 			 link->error);
+	return false;
+}
+
+/*
+ * stay_taken
+ *	  Keeps the lock from others until so long after its grant: adds a named
+ *	  hold to the ticket's grant for what is left of that, if anything is.
+ *	  Where the ticket is not held any more, that is for give_back() to say.
+ *	  False, and a word, if it could not be done; then the ticket had better be
+ *	  kept.
+ */
+bool
+stay_taken(Link *link, const Options *options, const Ticket *ticket,
+		   Instant ends_at)
+{
+	const char *parameters[] = {
+		ticket->ticket, options->lease, options->name, options->owner,
+		options->scope, options->at_least
+	};
+
+	if (ask_at_the_end(link, ASK_HOLD, parameters, ends_at))
+		return true;
+	complain("could not keep \"%s\" taken, its lease runs out by itself: %s",
+			 options->name, link->error);
 	return false;
 }

@@ -53,6 +53,9 @@ typedef enum ExitCode
 /* 36500 days, the longest time that the server knows. */
 #define MAX_SECONDS		3153600000.0
 
+/* The longest note that the server takes. */
+#define MAX_NOTE_BYTES	1000
+
 /* options.c */
 
 typedef struct Options
@@ -67,10 +70,13 @@ typedef struct Options
 	const char *scope;			/* NULL: all, for status */
 	const char *request;		/* never NULL for acquire and run */
 	bool		request_is_known;	/* to who called, for it was given */
+	const char *note;			/* for people; NULL: none */
+	bool		note_is_made_up;
 	const char *fence;
 	const char *lease;			/* seconds, as given; NULL if not */
 	double		lease_seconds;
 	double		wait_seconds;
+	const char *at_least;		/* seconds, as given; NULL if not */
 	const char *grace;			/* seconds, as given; NULL if not */
 	double		grace_seconds;
 	double		interval_seconds;
@@ -88,6 +94,7 @@ extern Command parse_options(int argc, char **argv, Options *options);
 
 extern void set_text_encoding(const char *name);
 extern void clean_text(char *text);
+extern void cut_text(char *text, size_t most);
 extern void put_text(FILE *stream, const char *value);
 extern void put_json(FILE *stream, const char *value);
 extern int	text_width(const char *value);
@@ -130,12 +137,13 @@ typedef enum Ask
 	ASK_GET,
 	ASK_RENEW,
 	ASK_RELEASE,
+	ASK_HOLD,
 	ASK_STATUS,
 	ASK_PEEK,
 	ASK_BREAK
 } Ask;
 
-#define MAX_PARAMETERS	6
+#define MAX_PARAMETERS	7
 
 typedef struct Question
 {
@@ -222,6 +230,8 @@ extern void link_sleep(Link *link, int fd, Instant until);
 
 extern ExitCode acquire(Link *link, const Options *options, Ticket *ticket);
 extern bool give_back(Link *link, Ticket *ticket, Instant ends_at);
+extern bool stay_taken(Link *link, const Options *options,
+					   const Ticket *ticket, Instant ends_at);
 extern int64_t back_off_ms(int failures);
 
 /* watchdog.c */

@@ -56,8 +56,10 @@ enum
 	OPT_OWNER = 256,
 	OPT_LEASE,
 	OPT_WAIT,
+	OPT_AT_LEAST,
 	OPT_SCOPE,
 	OPT_REQUEST,
+	OPT_NOTE,
 	OPT_FENCE,
 	OPT_GRACE,
 	OPT_JSON,
@@ -74,8 +76,10 @@ static const struct option long_options[] = {
 	{"owner", required_argument, NULL, OPT_OWNER},
 	{"lease-seconds", required_argument, NULL, OPT_LEASE},
 	{"wait-seconds", required_argument, NULL, OPT_WAIT},
+	{"at-least-seconds", required_argument, NULL, OPT_AT_LEAST},
 	{"scope", required_argument, NULL, OPT_SCOPE},
 	{"request-uuid", required_argument, NULL, OPT_REQUEST},
+	{"note", required_argument, NULL, OPT_NOTE},
 	{"fence", required_argument, NULL, OPT_FENCE},
 	{"grace", required_argument, NULL, OPT_GRACE},
 	{"json", no_argument, NULL, OPT_JSON},
@@ -92,8 +96,8 @@ static const struct option long_options[] = {
 /* In the order of long_options. */
 static const int takers[] = {
 	EVERY, EVERY, EVERY, EVERY,
-	ACQUIRE | RUN, ACQUIRE | RUN | HEARTBEAT, ACQUIRE | RUN,
-	ACQUIRE | RUN | STATUS | BREAK, ACQUIRE, BREAK, RUN,
+	ACQUIRE | RUN, ACQUIRE | RUN | HEARTBEAT, ACQUIRE | RUN, RUN,
+	ACQUIRE | RUN | STATUS | BREAK, ACQUIRE, ACQUIRE | RUN, BREAK, RUN,
 	EVERY & ~RUN, STATUS, STATUS, EVERY, EVERY, EVERY
 };
 
@@ -104,21 +108,26 @@ static const char *const usage_text =
 "\n"
 "Usage:\n"
 "  leaselock acquire NAME --owner OWNER [--lease-seconds N] [--wait-seconds N]\n"
-"                    [--scope SCOPE] [--request-uuid UUID] [--json]\n"
+"                    [--scope SCOPE] [--request-uuid UUID] [--note TEXT] [--json]\n"
 "  leaselock get TICKET [--json]\n"
 "  leaselock heartbeat TICKET [--lease-seconds N] [--json]\n"
 "  leaselock release TICKET [--json]\n"
 "  leaselock status [NAME] [--scope SCOPE] [--json] [--watch [--interval N]]\n"
 "  leaselock break NAME --fence FENCE [--scope SCOPE] [--json]\n"
 "  leaselock run NAME [--owner OWNER] [--lease-seconds N] [--wait-seconds N]\n"
-"                    [--scope SCOPE] [--grace N] -- COMMAND [ARGUMENT]...\n"
+"                    [--at-least-seconds N] [--scope SCOPE] [--note TEXT]\n"
+"                    [--grace N] -- COMMAND [ARGUMENT]...\n"
 "\n"
 "Options:\n"
 "      --owner OWNER       the party that works; run makes one up unless given\n"
 "      --lease-seconds N   how long the lease lasts unless renewed (60)\n"
 "      --wait-seconds N    how long to wait for a turn (0)\n"
+"      --at-least-seconds N\n"
+"                          how long the lock stays taken, from its grant on, if\n"
+"                          the command ends sooner (0)\n"
 "      --scope SCOPE       the namespace of NAME (public)\n"
 "      --request-uuid UUID names the acquisition, so that it can be repeated\n"
+"      --note TEXT         is shown with the lease; run makes one up unless given\n"
 "      --fence FENCE       the grant to end, as status shows it\n"
 "      --grace N           seconds between TERM and KILL, at most half of the\n"
 "                          lease (5, or a quarter of the lease if that is less)\n"
@@ -180,6 +189,15 @@ check_seconds(const char *option, const char *value, double least, double most)
 	return seconds;
 }
 
+static void
+check_characters(const char *what, const char *value)
+{
+	for (size_t i = 0; value[i]; i++)
+		if ((unsigned char) value[i] < 32 || value[i] == 127)
+			usage_error("%s must not contain control characters (byte %zu of it is %d)",
+						what, i + 1, value[i]);
+}
+
 /*
  * check_label
  *	  The server's rules for scope, name and owner.
@@ -191,12 +209,19 @@ check_label(const char *what, const char *value)
 
 	if (length < 1 || length > 255)
 		usage_error("%s must be 1 to 255 bytes long, not %zu", what, length);
-	for (size_t i = 0; i < length; i++)
-		if ((unsigned char) value[i] < 32 || value[i] == 127)
-			usage_error("%s must not contain control characters (byte %zu of it is %d)",
-						what, i + 1, value[i]);
+	check_characters(what, value);
 	if (value[0] == ' ' || value[length - 1] == ' ')
 		usage_error("%s must not begin or end with a space: \"%s\"", what, value);
+	return value;
+}
+
+static const char *
+check_note(const char *value)
+{
+	if (strlen(value) > MAX_NOTE_BYTES)
+		usage_error("--note must be at most %d bytes long, not %zu",
+					MAX_NOTE_BYTES, strlen(value));
+	check_characters("--note", value);
 	return value;
 }
 
@@ -283,12 +308,19 @@ set_option(Options *options, int option, const char *value)
 			options->wait_seconds = check_seconds("--wait-seconds", value,
 												  0, MAX_SECONDS);
 			break;
+		case OPT_AT_LEAST:
+			(void) check_seconds("--at-least-seconds", value, 0, MAX_SECONDS);
+			options->at_least = value;
+			break;
 		case OPT_SCOPE:
 			options->scope = check_label("--scope", value);
 			break;
 		case OPT_REQUEST:
 			options->request = check_uuid("--request-uuid", value);
 			options->request_is_known = true;
+			break;
+		case OPT_NOTE:
+			options->note = check_note(value);
 			break;
 		case OPT_FENCE:
 			options->fence = check_fence(value);
@@ -441,6 +473,28 @@ complete(Options *options, int bit, const char *subcommand,
 }
 
 /*
+ * make_note
+ *	  "host:pid command", as much of it as a note may hold.  A character has
+ *	  one byte at least when it is cleaned, and had at most two if it went.
+ */
+static const char *
+make_note(char *const *command)
+{
+	static char note[4 * MAX_NOTE_BYTES];
+	char		host[128] = "";
+	size_t		length;
+
+	gethostname(host, sizeof(host) - 1);
+	length = snprintf(note, sizeof(note), "%s:%ld", host, (long) getpid());
+	for (; *command && length < sizeof(note); command++)
+		length += snprintf(note + length, sizeof(note) - length, " %s",
+						   *command);
+	clean_text(note);
+	cut_text(note, MAX_NOTE_BYTES);
+	return note;
+}
+
+/*
  * set_lease
  *	  The defaults that depend on each other.
  */
@@ -506,5 +560,10 @@ parse_options(int argc, char **argv, Options *options)
 		usage_error("run needs \"--\" and a COMMAND after its options");
 	if (bit != RUN && optind < argc)
 		usage_error("too many arguments: \"%s\"", argv[optind]);
+	if (bit == RUN && options->note == NULL)
+	{
+		options->note = make_note(options->argv);
+		options->note_is_made_up = true;
+	}
 	return subcommands[found].command;
 }

@@ -20,35 +20,47 @@
 #define TICKET_COLUMNS \
 	"SELECT t.state, t.ticket, t.scope, t.name, t.owner, t.fence, t.depth," \
 	" t.\"position\", t.expires_at, t.wait_until, t.remaining_ms," \
-	" t.next_call_ms, t.holder, t.holder_role, t.request_id," \
+	" t.next_call_ms, t.holder, t.holder_role, t.request_id, t.note," \
 	" pg_catalog.row_to_json(t) AS json FROM leaselock."
 
 #define STATUS_COLUMNS \
 	"SELECT s.scope, s.name, s.owner, s.role, s.fence, s.depth, s.waiters," \
-	" s.remaining_ms, s.lapsed, pg_catalog.row_to_json(s) AS json" \
+	" s.remaining_ms, s.lapsed, s.note, pg_catalog.row_to_json(s) AS json" \
 	" FROM leaselock."
 
 /* The same once more: what the answer must name, in this order. */
 static const char *const ticket_columns[] = {
 	"state", "ticket", "scope", "name", "owner", "fence", "depth", "position",
 	"expires_at", "wait_until", "remaining_ms", "next_call_ms", "holder",
-	"holder_role", "request_id", "json", NULL
+	"holder_role", "request_id", "note", "json", NULL
 };
 static const char *const status_columns[] = {
 	"scope", "name", "owner", "role", "fence", "depth", "waiters",
-	"remaining_ms", "lapsed", "json", NULL
+	"remaining_ms", "lapsed", "note", "json", NULL
 };
+static const char *const hold_columns[] = {"state", "due", "fence", "json", NULL};
 static const char *const break_columns[] = {"broken", "json", NULL};
 
 #define SECONDS(parameter) \
 	"pg_catalog.make_interval(secs => " parameter "::pg_catalog.float8)"
+
+/*
+ * What is left of so many seconds since the grant, by the clock that the answer
+ * "t" to the renewal was given by.
+ */
+#define REST_SINCE_GRANT(seconds) \
+	"p.granted_at OPERATOR(pg_catalog.+) " SECONDS(seconds) \
+	" OPERATOR(pg_catalog.-) (t.expires_at OPERATOR(pg_catalog.-)" \
+	" pg_catalog.make_interval(secs =>" \
+	" t.remaining_ms OPERATOR(pg_catalog./) 1000.0))"
 
 /* By Ask. */
 const Question questions[] = {
 	[ASK_ACQUIRE] = {
 		TICKET_COLUMNS "lease_acquire(name => $1, owner => $2,"
 		" lease => " SECONDS("$3") ", wait => " SECONDS("$4") ","
-		" scope => $5, request_id => $6) AS t", 6, ticket_columns, 1, 1
+		" scope => $5, request_id => $6, note => $7) AS t", 7,
+		ticket_columns, 1, 1
 	},
 	[ASK_GET] = {
 		TICKET_COLUMNS "lease_get($1) AS t", 1, ticket_columns, 1, 1
@@ -59,6 +71,18 @@ const Question questions[] = {
 	},
 	[ASK_RELEASE] = {
 		TICKET_COLUMNS "lease_release($1) AS t", 1, ticket_columns, 1, 1
+	},
+	/* the renewal keeps the grant as it is until the hold is added to it */
+	[ASK_HOLD] = {
+		"SELECT r.state, r.due, r.fence, pg_catalog.row_to_json(r) AS json FROM ("
+		"SELECT t.state, k.due, CASE WHEN k.due THEN"
+		" leaselock.try_lock($3, $4, k.rest, $5) END AS fence"
+		" FROM leaselock.lease_renew($1, " SECONDS("$2") ") AS t"
+		" LEFT JOIN LATERAL (SELECT l.rest, t.state OPERATOR(pg_catalog.=) 'held'"
+		" AND l.rest OPERATOR(pg_catalog.>) '0'::pg_catalog.interval AS due"
+		" FROM (SELECT " REST_SINCE_GRANT("$6") " AS rest"
+		" FROM leaselock.lease_peek($3, $5) AS p) AS l) AS k ON true) AS r", 6,
+		hold_columns, 1, 1
 	},
 	[ASK_STATUS] = {
 		STATUS_COLUMNS "lease_status AS s"
@@ -257,6 +281,10 @@ answer_is_sound(Ask ask, const PGresult *answer)
 	for (int row = 0; row < PQntuples(answer); row++)
 		if (PQgetvalue(answer, row, json)[0] != '{')
 			return false;
+	if (question->columns == hold_columns)
+		return find_state(column(answer, "state")) >= 0 &&
+			number_is_sound(answer, "fence", column(answer, "due")[0] == 't',
+							1, INT64_MAX);
 	if (question->columns == break_columns)
 		return strchr("tf", PQgetvalue(answer, 0, 0)[0]) != NULL &&
 			PQgetlength(answer, 0, 0) == 1;
