@@ -16,6 +16,8 @@
 #   make model                   the locking protocol, checked by spin; see test/model
 #   make bench                   what calls and fences cost, see test/bench; or one of it,
 #                                make bench BENCH=pairs
+#   make count                   the instructions that they take, beside committed figures,
+#                                under valgrind; see test/count
 #
 # test/sql and test/specs hold what goes into a test, expected/ what must come
 # out.  Regress and isolation tests share expected/ and results/, so no two may
@@ -353,6 +355,9 @@ check-layers: $(OBJS)
 .PHONY: model
 model:
 	@$(top)test/model/run
+.PHONY: count
+count:
+	@PG_CONFIG='$(PG_CONFIG)' $(top)test/count/run
 
 BENCH ?= pairs handover growth fence
 
