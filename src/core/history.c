@@ -51,11 +51,14 @@ set_ticket(EventRow *row, const pg_uuid_t *ticket)
 	row->ticket = *ticket;
 }
 
-static void
+static EventRow *
 add_ticket_change(Changes *changes, ChangeKind kind, const TicketRow *ticket)
 {
-	set_ticket(add_change(changes, kind, &ticket->who, ticket->fence),
-			   &ticket->ticket);
+	EventRow   *row = add_change(changes, kind, &ticket->who, ticket->fence);
+
+	set_ticket(row, &ticket->ticket);
+	row->note = ticket->note;
+	return row;
 }
 
 /* Of the named hold, or of a grant as a whole. */
@@ -103,7 +106,10 @@ list_lapse(Changes *changes, const LeasePlan *plan)
 	row->at = grant_until(&view->lock);
 	if (plan->deletes_ticket ||
 		(plan->writes_ticket && plan->ticket.state == LEASE_EXPIRED))
+	{
 		set_ticket(row, &view->ticket.ticket);
+		row->note = view->ticket.note;
+	}
 	else if (view->lock.has_first)
 		set_ticket(row, &view->lock.first_ticket);
 }
@@ -191,10 +197,9 @@ list_forgotten_wait(Changes *changes)
 {
 	const TicketRow *ticket = &changes->view->ticket;
 
-	if (ticket->state != LEASE_WAITING)
-		return;
-	add_ticket_change(changes, CHANGE_TIMED_OUT, ticket);
-	changes->rows[changes->count - 1].at = ticket->wait_until;
+	if (ticket->state == LEASE_WAITING)
+		add_ticket_change(changes, CHANGE_TIMED_OUT, ticket)->at =
+			ticket->wait_until;
 }
 
 /*

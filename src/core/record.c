@@ -36,6 +36,20 @@ add_event(EventRow *row)
 	note_event_added();
 }
 
+/*
+ * The note of a ticket that a rule has named and has not read: of a lapsed grant
+ * that somebody takes over.
+ */
+static void
+load_note(EventRow *row)
+{
+	TicketRow	ticket;
+
+	if (row->kind == CHANGE_EXPIRED && row->has_ticket && row->note == NULL &&
+		store_load_ticket(&row->ticket, &ticket))
+		row->note = ticket.note;
+}
+
 static void
 record_events(const LeaseView *view, const LeaseEvent *event,
 			  const LeasePlan *plan, TimestampTz now)
@@ -46,8 +60,10 @@ record_events(const LeaseView *view, const LeaseEvent *event,
 
 	for (int i = 0; i < count; i++)
 	{
-		if (wants(rows[i].kind))
-			add_event(&rows[i]);
+		if (!wants(rows[i].kind))
+			continue;
+		load_note(&rows[i]);
+		add_event(&rows[i]);
 	}
 	pfree(rows);
 }

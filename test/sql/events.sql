@@ -172,6 +172,24 @@ SELECT count(*) = count(DISTINCT (xid, id)) AS unique, min(id) AS first FROM tol
 SELECT bool_and((xid, id) > (before_xid, before_id)) AS in_order
 FROM (SELECT xid, id, lag(xid) OVER w AS before_xid, lag(id) OVER w AS before_id FROM told WINDOW w AS (ORDER BY n)) e;
 
+-- ok: the note of the ticket; of a grant that lapsed that of one of its tickets
+SELECT pg_temp.label('n1', ticket) AS n1 FROM leaselock.lease_acquire('note', 'n', scope => 'events', note => 'first') \gset
+SELECT pg_temp.label('n2', ticket) AS n2 FROM leaselock.lease_acquire('note', 'n', scope => 'events', note => 'second') \gset
+SELECT leaselock.try_lock('note', 'n', '1 min', 'events') > 0 AS held;
+SELECT state FROM leaselock.lease_release(:'n2');
+SET leaselock.clock_offset = '61 s';
+SELECT state FROM leaselock.lease_acquire('note', 'o', scope => 'events');
+RESET leaselock.clock_offset;
+CALL pg_temp.await();
+SELECT kind, owner, label, note FROM told WHERE name = 'note' ORDER BY n;
+-- ok: what is as long as can be still fits into the table
+CREATE FUNCTION pg_temp.noise(seed text, length int) RETURNS text LANGUAGE sql AS
+	$$SELECT left(string_agg(md5(seed || i), ''), length) FROM generate_series(1, 40) i$$;
+SELECT state FROM leaselock.lease_acquire(pg_temp.noise('n', 255), pg_temp.noise('o', 255), scope => pg_temp.noise('s', 255), note => pg_temp.noise('x', 1000));
+CALL pg_temp.await();
+SELECT kind, length(name) AS name, length(owner) AS owner, length(note) AS note FROM told WHERE scope = pg_temp.noise('s', 255);
+SELECT pg_relation_size(reltoastrelid) AS moved_out FROM pg_class WHERE oid = 'leaselock.events'::regclass;
+
 --
 -- all
 --
