@@ -90,6 +90,7 @@ CLI_OBJS = \
 	src/cli/child.o \
 	src/cli/run.o \
 	src/cli/command.o \
+	src/cli/journal.o \
 	src/cli/options.o \
 	src/cli/main.o
 

@@ -23,7 +23,7 @@
  * complain_of_failure
  *	  The link's error, with a hint where the extension is not there.
  */
-static ExitCode
+ExitCode
 complain_of_failure(const Link *link)
 {
 	complain("%s", link->error);
@@ -59,7 +59,7 @@ print_answer(const Options *options, const PGresult *answer)
  * write_failed
  *	  An answer that could not be written is not one.
  */
-static ExitCode
+ExitCode
 write_failed(void)
 {
 	int			reason = errno;

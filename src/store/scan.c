@@ -93,7 +93,7 @@ static Snapshot
 take_snapshot(StoreRelation table)
 {
 	bool		depicted = table == REL_LOCKS || table == REL_TICKETS ||
-		table == REL_EVENTS;
+	table == REL_EVENTS;
 
 	return RegisterSnapshot(picture != NULL && depicted ? picture :
 							GetLatestSnapshot());
