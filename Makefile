@@ -153,6 +153,9 @@ ISOLATION = \
 	deadlock_ring \
 	enqueue_lapse \
 	enqueue_release \
+	events_deadlock \
+	events_overtake \
+	events_serializable \
 	fence_commit_wait \
 	fence_deadlock \
 	fence_lapse \
@@ -203,6 +206,7 @@ EVERY_LEVEL = \
 	acquire_acquire \
 	acquire_late \
 	deadlock_crossing \
+	events_serializable \
 	fence_commit_wait \
 	fence_lapse \
 	fence_release \
