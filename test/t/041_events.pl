@@ -135,6 +135,8 @@ my $standby_names = sub {
 };
 my ($first, $second) = map { sql("SELECT ticket FROM leaselock.lease_acquire('async $_', 'a')") } 1, 2;
 my $releaser = session($node, "LOAD 'leaselock'", "SELECT leaselock.try_lock('async 3', 'a', '1 h')");
+# to prune a page while it is read would be a write of the same transaction
+sql('VACUUM');
 $standby_names->('absent');
 is(outcome($releaser, "SELECT state FROM leaselock.lease_release('$first')"), 'released',
 	'asynchronous: a release does not wait for the standby');
