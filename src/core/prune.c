@@ -306,8 +306,11 @@ lease_prune(int64 older_us, int64 max_rows)
 static void
 count_due_pages(Tidiness *tidiness, int added)
 {
-	int			rest = added % tidiness->interval;
+	int			rest;
 
+	if (added == 0)
+		return;
+	rest = added % tidiness->interval;
 	tidiness->pages_due += added / tidiness->interval;
 	if (rest > 0 &&
 		pg_prng_uint64_range(&pg_global_prng_state, 1, tidiness->interval) <=
