@@ -67,6 +67,7 @@ OBJS = \
 	src/store/table.o \
 	src/store/scan.o \
 	src/store/installation.o \
+	src/store/recent.o \
 	src/store/write.o \
 	src/store/locks.o \
 	src/store/tickets.o \
@@ -148,6 +149,7 @@ ISOLATION = \
 	cache_open_tables \
 	cache_places \
 	cache_queues \
+	cache_recent \
 	cache_scopes \
 	deadlock_crossing \
 	deadlock_ring \
@@ -179,6 +181,7 @@ ISOLATION = \
 	queue_keys \
 	queue_order \
 	queue_passed \
+	release_all_moved \
 	release_takeover \
 	renew_bystander \
 	renew_takeover \
@@ -205,6 +208,7 @@ ISOLATION = \
 EVERY_LEVEL = \
 	acquire_acquire \
 	acquire_late \
+	cache_recent \
 	deadlock_crossing \
 	events_serializable \
 	fence_commit_wait \
@@ -221,6 +225,7 @@ EVERY_LEVEL = \
 	queue_bystander \
 	queue_keys \
 	queue_passed \
+	release_all_moved \
 	release_takeover \
 	renew_bystander \
 	renew_takeover \

@@ -55,13 +55,13 @@ ALTER TABLE leaselock.installation FORCE ROW LEVEL SECURITY;
 --   first_ticket     one of the tickets of the grant, if it has any that is
 --                    not on the grant's list (tickets.member_of)
 CREATE TABLE leaselock.locks (
+	scope text COLLATE "C" NOT NULL,
+	name text COLLATE "C" NOT NULL,
 	fence bigint NOT NULL,
 	passed bigint NOT NULL,
 	changed_at timestamptz NOT NULL,
 	tickets integer NOT NULL,
 	home uuid NOT NULL,
-	scope text COLLATE "C" NOT NULL,
-	name text COLLATE "C" NOT NULL,
 	role oid,
 	granted_at timestamptz,
 	granted_xid xid8,
@@ -111,15 +111,15 @@ CREATE TABLE leaselock.locks (
 --   waiter_pid   the backend that waits in lease_wait, to be woken
 --   note         a text of the caller's for people; no rule looks at it
 CREATE TABLE leaselock.tickets (
-	ticket uuid NOT NULL,
-	lease_us bigint NOT NULL,
-	requested_at timestamptz NOT NULL,
-	role oid NOT NULL,
-	state "char" NOT NULL,
-	claimed boolean NOT NULL,
 	scope text COLLATE "C" NOT NULL,
 	name text COLLATE "C" NOT NULL,
 	owner text COLLATE "C" NOT NULL,
+	role oid NOT NULL,
+	ticket uuid NOT NULL,
+	state "char" NOT NULL,
+	claimed boolean NOT NULL,
+	lease_us bigint NOT NULL,
+	requested_at timestamptz NOT NULL,
 	request_id uuid,
 	place bigint,
 	member_of bigint,

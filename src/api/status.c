@@ -18,6 +18,7 @@
 #include "catalog/pg_type.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
+#include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
@@ -27,6 +28,7 @@
 #include "core/decide.h"
 #include "core/queue.h"
 #include "core/scope.h"
+#include "leaselock.h"
 #include "store/clock.h"
 #include "store/rows.h"
 #include "store/table.h"
@@ -88,72 +90,119 @@ static const Oid ticket_types[TICKET_COLUMNS] = {
  * ----------------------------------------------------------------------
  */
 
-/* Puts the rows of one lock; it may have no holder, and has waiters then. */
-typedef void (*PutLock) (ReturnSetInfo *result, const LockRow *lock);
+/* Puts the rows of one lock; it may have no holder, and is queued for then. */
+typedef void (*PutLock) (ReturnSetInfo *result, const LockRow *lock,
+						 bool is_queued);
 
-/* Puts the locks that have a holder. */
-static void
-put_held_locks(ReturnSetInfo *result, PutLock put)
+/* What a walk through the live locks keeps. */
+typedef struct LiveWalk
 {
-	MemoryContext old_context = CurrentMemoryContext;
-	MemoryContext context = AllocSetContextCreate(old_context,
-												  "leaselock status",
-												  ALLOCSET_SMALL_SIZES);
-	TableScan  *scan = store_open_held();
+	ReturnSetInfo *result;
+	PutLock		put;
+	HTAB	   *queued;			/* the hashes of queued locks that are held */
+	MemoryContext context;		/* of one lock at a time */
+} LiveWalk;
+
+static HTAB *
+create_hash_set(void)
+{
+	HASHCTL		info = {0};
+
+	info.keysize = sizeof(uint64);
+	info.entrysize = sizeof(uint64);
+	info.hcxt = CurrentMemoryContext;
+	return hash_create("leaselock queued locks", 64, &info,
+					   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+}
+
+/* Puts a lock that is queued for, or notes that it is if somebody holds it. */
+static void
+put_queued_lock(LiveWalk *walk, const LockKey *key)
+{
 	LockRow		lock;
 
-	MemoryContextSwitchTo(context);
-	while (store_next_held(scan, &lock))
-	{
-		if (may_see_scope(lock.key.scope))
-			put(result, &lock);
-		MemoryContextReset(context);
-	}
-	MemoryContextSwitchTo(old_context);
-	MemoryContextDelete(context);
-	store_close_scan(scan);
+	store_load_lock(key, &lock);
+	if (OidIsValid(lock.holder.role))
+		hash_search(walk->queued, &key->hash, HASH_ENTER, NULL);
+	else if (may_see_scope(lock.key.scope))
+		walk->put(walk->result, &lock, true);
 }
 
 /* Puts the locks that nobody holds and somebody waits for. */
 static void
-put_free_locks(ReturnSetInfo *result, PutLock put)
+put_free_locks(LiveWalk *walk)
 {
 	TicketScan *scan = store_open_queues(NULL);
-	LockKey		last = {NULL, NULL, 0, 0};
+	char		scope[MAX_TEXT_BYTES + 1];
+	char		name[MAX_TEXT_BYTES + 1];
+	LockKey		last = {scope, name, 0, 0};
 	TicketRow	ticket;
 
+	scope[0] = name[0] = '\0';
+	MemoryContextSwitchTo(walk->context);
 	while (store_next_ticket(scan, &ticket))
 	{
-		LockRow		lock;
-
-		if (last.name != NULL && compare_lock_keys(&last, &ticket.key) == 0)
-			continue;
-		last = ticket.key;
-		store_load_lock(&ticket.key, &lock);
-		if (!OidIsValid(lock.holder.role) && may_see_scope(lock.key.scope))
-			put(result, &lock);
+		if (compare_lock_keys(&last, &ticket.key) != 0)
+		{
+			put_queued_lock(walk, &ticket.key);
+			last.hash = ticket.key.hash;
+			snprintf(scope, sizeof(scope), "%s", ticket.key.scope);
+			snprintf(name, sizeof(name), "%s", ticket.key.name);
+		}
+		MemoryContextReset(walk->context);
 	}
 	store_close_tickets(scan);
 }
 
+/* Puts the locks that have a holder.  Queued ones are known by now. */
+static void
+put_held_locks(LiveWalk *walk)
+{
+	TableScan  *scan = store_open_held();
+	LockRow		lock;
+
+	MemoryContextSwitchTo(walk->context);
+	while (store_next_held(scan, &lock))
+	{
+		if (may_see_scope(lock.key.scope))
+			walk->put(walk->result, &lock,
+					  hash_search(walk->queued, &lock.key.hash, HASH_FIND,
+								  NULL) != NULL);
+		MemoryContextReset(walk->context);
+	}
+	store_close_scan(scan);
+}
+
 /*
- * Puts every lock once, as of one moment: at two a lock might be held at first,
- * and free with waiters then.
+ * Puts every lock once, as of one moment: at two a lock might be free with
+ * waiters at first, and held then.
  */
 static void
 put_live_locks(ReturnSetInfo *result, PutLock put)
 {
+	MemoryContext old_context = CurrentMemoryContext;
+	LiveWalk	walk = {0};
+
+	walk.result = result;
+	walk.put = put;
+	walk.queued = create_hash_set();
+	walk.context = AllocSetContextCreate(old_context, "leaselock status",
+										 ALLOCSET_SMALL_SIZES);
 	store_begin_picture();
 	PG_TRY();
 	{
-		put_held_locks(result, put);
-		put_free_locks(result, put);
+		put_free_locks(&walk);
+		MemoryContextSwitchTo(old_context);
+		put_held_locks(&walk);
 	}
 	PG_FINALLY();
 	{
+		MemoryContextSwitchTo(old_context);
 		store_end_picture();
 	}
 	PG_END_TRY();
+	MemoryContextDelete(walk.context);
+	hash_destroy(walk.queued);
 }
 
 /* ----------------------------------------------------------------------
@@ -199,14 +248,18 @@ newest_note(const LockRow *lock)
 	return newest ? newest->note : NULL;
 }
 
-/* Waiters are counted up to "enough", from that many rows. */
+/*
+ * Waiters are counted up to "enough", from that many rows; 0: there are none to
+ * look for.
+ */
 static void
 put_status_row(ReturnSetInfo *result, const LockRow *lock, int enough,
 			   int max_rows)
 {
 	TimestampTz now = clock_read(lock->changed_at);
 	bool		held = OidIsValid(lock->holder.role);
-	int			waiters = queue_length(lock, now, enough, max_rows);
+	int			waiters = enough == 0 ? 0 : queue_length(lock, now, enough,
+														 max_rows);
 	const char *note = held ? newest_note(lock) : NULL;
 	Datum		values[STATUS_COLUMNS] = {0};
 	bool		nulls[STATUS_COLUMNS];
@@ -230,9 +283,10 @@ put_status_row(ReturnSetInfo *result, const LockRow *lock, int enough,
 }
 
 static void
-put_whole_status_row(ReturnSetInfo *result, const LockRow *lock)
+put_whole_status_row(ReturnSetInfo *result, const LockRow *lock,
+					 bool is_queued)
 {
-	put_status_row(result, lock, INT_MAX, INT_MAX);
+	put_status_row(result, lock, is_queued ? INT_MAX : 0, INT_MAX);
 }
 
 Datum
@@ -311,22 +365,38 @@ put_shares(ReturnSetInfo *result, const LockRow *lock, TimestampTz now)
 	}
 }
 
+/* An identity that waits for a lock, and which of them it is. */
+typedef struct Met
+{
+	char		who[MAX_TEXT_BYTES + 16];	/* role and owner */
+	int			position;
+} Met;
+
+static HTAB *
+create_met(void)
+{
+	HASHCTL		info = {0};
+
+	info.keysize = sizeof(((Met *) NULL)->who);
+	info.entrysize = sizeof(Met);
+	info.hcxt = CurrentMemoryContext;
+	return hash_create("leaselock waiting identities", 64, &info,
+					   HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
+}
+
 /* The position of an identity among those met so far, which it joins. */
 static int
-exact_position(List **met, const Identity *who)
+exact_position(HTAB *met, const Identity *who)
 {
-	Identity   *copy;
-	ListCell   *cell;
+	char		key[MAX_TEXT_BYTES + 16];
+	Met		   *entry;
+	bool		found;
 
-	foreach(cell, *met)
-	{
-		if (same_identity((Identity *) lfirst(cell), who))
-			return foreach_current_index(cell) + 1;
-	}
-	copy = palloc(sizeof(Identity));
-	*copy = *who;
-	*met = lappend(*met, copy);
-	return list_length(*met);
+	snprintf(key, sizeof(key), "%u %s", who->role, who->owner);
+	entry = hash_search(met, key, HASH_ENTER, &found);
+	if (!found)
+		entry->position = (int) hash_get_num_entries(met);
+	return entry->position;
 }
 
 /*
@@ -337,7 +407,7 @@ static void
 put_waiters(ReturnSetInfo *result, const LockRow *lock, TimestampTz now)
 {
 	TicketScan *scan = store_open_queue(&lock->key, 0);
-	List	   *met = NIL;
+	HTAB	   *met = create_met();
 	TicketRow	ticket;
 
 	while (store_next_ticket(scan, &ticket))
@@ -345,19 +415,21 @@ put_waiters(ReturnSetInfo *result, const LockRow *lock, TimestampTz now)
 		complete_waiter(&ticket, now);
 		if (waiter_is_live(&ticket, lock, now))
 			put_ticket_row(result, &ticket, LEASE_WAITING,
-						   exact_position(&met, &ticket.who), now);
+						   exact_position(met, &ticket.who), now);
 	}
+	hash_destroy(met);
 	store_close_tickets(scan);
 }
 
 static void
-put_tickets(ReturnSetInfo *result, const LockRow *lock)
+put_tickets(ReturnSetInfo *result, const LockRow *lock, bool is_queued)
 {
 	TimestampTz now = clock_read(lock->changed_at);
 
 	if (OidIsValid(lock->holder.role))
 		put_shares(result, lock, now);
-	put_waiters(result, lock, now);
+	if (is_queued)
+		put_waiters(result, lock, now);
 }
 
 Datum

@@ -25,7 +25,6 @@
 #include "access/xact.h"
 #include "common/hashfn.h"
 #include "miscadmin.h"
-#include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 #include "utils/snapmgr.h"
@@ -37,6 +36,7 @@
 #include "core/serverlog.h"
 #include "leaselock.h"
 #include "store/clock.h"
+#include "store/recent.h"
 #include "store/rows.h"
 #include "store/table.h"
 #include "store/tag.h"
@@ -50,37 +50,65 @@ typedef struct PendingKey
 typedef struct PendingFence
 {
 	PendingKey	key;			/* strings live in TopTransactionContext */
+	RowVersion	version;		/* of the lock's row, which passed the check */
 	SubTransactionId checked_by;
 	SubTransactionId verified_by;	/* Invalid: to be verified at commit */
 	Oid			role;			/* the last that was allowed to check it */
 	TimestampTz live_until;		/* no need to read the lease again before */
+	char		status;			/* the hash's own */
 } PendingFence;
 
-static HTAB *pending_fences = NULL;
+static uint32
+hash_pending(const PendingKey *key)
+{
+	return hash_combine((uint32) key->lock.hash,
+						hash_bytes_uint32((uint32) key->fence));
+}
+
+static int
+compare_pending(const PendingKey *a, const PendingKey *b)
+{
+	if (a->fence != b->fence)
+		return a->fence < b->fence ? -1 : 1;
+	return compare_lock_keys(&a->lock, &b->lock);
+}
+
+#define SH_PREFIX		pending
+#define SH_ELEMENT_TYPE	PendingFence
+#define SH_KEY_TYPE		PendingKey
+#define SH_KEY			key
+#define SH_HASH_KEY(table, key)	hash_pending(&(key))
+#define SH_EQUAL(table, a, b)	(compare_pending(&(a), &(b)) == 0)
+#define SH_SCOPE		static inline
+#define SH_DECLARE
+#define SH_DEFINE
+#include "lib/simplehash.h"
+
+/* NULL: none.  An entry moves when another is added. */
+static pending_hash * pending_fences = NULL;
 
 /* ----------------------------------------------------------------------
  * Pending fences
  * ----------------------------------------------------------------------
  */
 
-static uint32
-hash_pending(const void *key, Size keysize)
+/* Begins a walk through all, on which they may be removed. */
+static pending_iterator
+begin_pending(void)
 {
-	const PendingKey *pending = (const PendingKey *) key;
+	pending_iterator walk = {0};
 
-	return hash_combine((uint32) pending->lock.hash,
-						hash_bytes_uint32((uint32) pending->fence));
+	if (pending_fences != NULL)
+		pending_start_iterate(pending_fences, &walk);
+	return walk;
 }
 
-static int
-compare_pending(const void *a, const void *b, Size keysize)
+/* The next; NULL at the end. */
+static PendingFence *
+next_pending(pending_iterator * walk)
 {
-	const PendingKey *x = (const PendingKey *) a;
-	const PendingKey *y = (const PendingKey *) b;
-
-	if (x->fence != y->fence)
-		return x->fence < y->fence ? -1 : 1;
-	return compare_lock_keys(&x->lock, &y->lock);
+	return pending_fences == NULL ? NULL :
+		pending_iterate(pending_fences, walk);
 }
 
 static PendingFence *
@@ -90,22 +118,24 @@ find_pending(const LockKey *key, int64 fence)
 
 	if (pending_fences == NULL)
 		return NULL;
-	return hash_search(pending_fences, &pending, HASH_FIND, NULL);
+	return pending_lookup(pending_fences, pending);
 }
 
-static void
-create_pending_fences(void)
+static PendingFence *
+add_pending(const LockKey *key, int64 fence)
 {
-	HASHCTL		control = {0};
+	PendingKey	copy = {*key, fence};
+	PendingFence *pending;
+	bool		found;
 
-	control.keysize = sizeof(PendingKey);
-	control.entrysize = sizeof(PendingFence);
-	control.hash = hash_pending;
-	control.match = compare_pending;
-	control.hcxt = TopTransactionContext;
-	pending_fences = hash_create("leaselock pending fences", 16, &control,
-								 HASH_ELEM | HASH_FUNCTION | HASH_COMPARE |
-								 HASH_CONTEXT);
+	if (pending_fences == NULL)
+		pending_fences = pending_create(TopTransactionContext, 1, NULL);
+	copy.lock.scope = MemoryContextStrdup(TopTransactionContext, key->scope);
+	copy.lock.name = MemoryContextStrdup(TopTransactionContext, key->name);
+	pending = pending_insert(pending_fences, copy, &found);
+	pending->checked_by = GetCurrentSubTransactionId();
+	pending->verified_by = InvalidSubTransactionId;
+	return pending;
 }
 
 /* Remembers a check that passed, of the lock as it was loaded. */
@@ -115,21 +145,8 @@ remember_pending(const LockKey *key, int64 fence, const LockRow *lock)
 	PendingFence *pending = find_pending(key, fence);
 
 	if (pending == NULL)
-	{
-		PendingKey	copy;
-
-		if (pending_fences == NULL)
-			create_pending_fences();
-		copy.lock.scope = MemoryContextStrdup(TopTransactionContext,
-											  key->scope);
-		copy.lock.name = MemoryContextStrdup(TopTransactionContext,
-											 key->name);
-		copy.lock.hash = key->hash;
-		copy.fence = fence;
-		pending = hash_search(pending_fences, &copy, HASH_ENTER, NULL);
-		pending->checked_by = GetCurrentSubTransactionId();
-		pending->verified_by = InvalidSubTransactionId;
-	}
+		pending = add_pending(key, fence);
+	pending->version = lock->version;
 	pending->role = GetUserId();
 	pending->live_until = grant_until(lock);
 }
@@ -171,6 +188,23 @@ reject_younger_grant(const LockRow *lock)
 }
 
 /*
+ * Loads a lock that this session may know: the same fence is checked for one
+ * write after the other.
+ */
+static void
+load_known_lock(const LockKey *key, LockRow *lock)
+{
+	if (recall_lock(key, lock) &&
+		store_is_current(REL_LOCKS, &lock->version))
+	{
+		lock->recalled = false;
+		return;
+	}
+	store_load_lock(key, lock);
+	remember_lock(lock);
+}
+
+/*
  * Whether a fence may write, by the lock's present row; remembers a yes for
  * the commit.  A check that was made before in this transaction is answered
  * from memory until its lease runs out.
@@ -189,7 +223,9 @@ check_fence(const LockKey *key, int64 fence, bool allow_lapsed,
 		return FENCE_CURRENT;
 
 	store_begin_call(false);
-	store_load_lock(key, lock);
+	store_begin_event();
+	load_known_lock(key, lock);
+	store_end_event();
 	require_fence_access(lock);
 	now = clock_read(lock->changed_at);
 	verdict = judge_fence(lock, fence, now);
@@ -269,21 +305,14 @@ fence_assert(const LockKey *key, int64 fence, bool allow_lapsed)
 void
 fence_require_check(const LockKey *key)
 {
-	HASH_SEQ_STATUS scan;
+	pending_iterator walk = begin_pending();
 	PendingFence *pending;
 
-	if (pending_fences != NULL)
+	while ((pending = next_pending(&walk)) != NULL)
 	{
-		hash_seq_init(&scan, pending_fences);
-		while ((pending = hash_seq_search(&scan)) != NULL)
-		{
-			if (pending->verified_by == InvalidSubTransactionId &&
-				compare_lock_keys(&pending->key.lock, key) == 0)
-			{
-				hash_seq_term(&scan);
-				return;
-			}
-		}
+		if (pending->verified_by == InvalidSubTransactionId &&
+			compare_lock_keys(&pending->key.lock, key) == 0)
+			return;
 	}
 	ereport(ERROR,
 			(errcode(ERRCODE_FENCE_NOT_CHECKED),
@@ -314,19 +343,14 @@ verify_fence(const LockRow *lock, int64 fence)
 void
 fences_verify_early(const LockRow *lock)
 {
-	HASH_SEQ_STATUS scan;
+	pending_iterator walk = begin_pending();
 	PendingFence *pending;
 
-	if (pending_fences == NULL)
-		return;
-	hash_seq_init(&scan, pending_fences);
-	while ((pending = hash_seq_search(&scan)) != NULL)
+	while ((pending = next_pending(&walk)) != NULL)
 	{
 		if (pending->verified_by != InvalidSubTransactionId ||
 			compare_lock_keys(&pending->key.lock, &lock->key) != 0)
 			continue;
-		if (!fence_may_commit(lock, pending->key.fence))
-			hash_seq_term(&scan);
 		verify_fence(lock, pending->key.fence);
 		pending->verified_by = GetCurrentSubTransactionId();
 	}
@@ -338,7 +362,7 @@ compare_entries(const void *a, const void *b)
 	const PendingFence *x = *(PendingFence *const *) a;
 	const PendingFence *y = *(PendingFence *const *) b;
 
-	return compare_pending(&x->key, &y->key, sizeof(PendingKey));
+	return compare_pending(&x->key, &y->key);
 }
 
 static int
@@ -351,6 +375,32 @@ compare_entry_locks(const void *a, const void *b)
 	return result != 0 ? result : compare_entries(a, b);
 }
 
+/* Whether the commit may have to wait, to verify a fence. */
+bool
+fences_are_pending(void)
+{
+	return pending_fences != NULL;
+}
+
+/* The fences that are to be verified, in the order of the locks' keys. */
+static PendingFence **
+list_pending(int *count)
+{
+	PendingFence **entries = palloc(sizeof(PendingFence *) *
+									pending_fences->members);
+	pending_iterator walk = begin_pending();
+	PendingFence *pending;
+
+	*count = 0;
+	while ((pending = next_pending(&walk)) != NULL)
+	{
+		if (pending->verified_by == InvalidSubTransactionId)
+			entries[(*count)++] = pending;
+	}
+	qsort(entries, *count, sizeof(PendingFence *), compare_entry_locks);
+	return entries;
+}
+
 /* Raises LS001 at a commit, and tells the server's log of it first. */
 static void
 refuse_commit(const LockKey *key, int64 fence, FenceVerdict verdict,
@@ -361,11 +411,24 @@ refuse_commit(const LockKey *key, int64 fence, FenceVerdict verdict,
 	report_stale_fence(key, fence, verdict, present);
 }
 
-/* Whether the commit may have to wait, to verify a fence. */
-bool
-fences_are_pending(void)
+/*
+ * Verifies one fence under the name tag.  As long as the lock's row is the
+ * version that passed the check, it passes again: what is verified is less.
+ */
+static void
+verify_pending(PendingFence *pending)
 {
-	return pending_fences != NULL;
+	Tag			tag = name_tag(&pending->key.lock);
+	LockRow		lock;
+
+	wait_tag(NULL, &tag, RowShareLock);
+	if (store_is_current(REL_LOCKS, &pending->version))
+		return;
+	store_load_lock(&pending->key.lock, &lock);
+	if (!fence_may_commit(&lock, pending->key.fence))
+		refuse_commit(&lock.key, pending->key.fence,
+					  judge_fence(&lock, pending->key.fence, NO_TIME),
+					  lock.fence);
 }
 
 /*
@@ -378,40 +441,21 @@ fences_are_pending(void)
 void
 fences_verify(void)
 {
-	int			count = 0;
+	int			count;
 	PendingFence **entries;
-	HASH_SEQ_STATUS scan;
-	PendingFence *pending;
 
 	if (pending_fences == NULL)
 		return;
-	entries = palloc(sizeof(PendingFence *) *
-					 hash_get_num_entries(pending_fences));
-	hash_seq_init(&scan, pending_fences);
-	while ((pending = hash_seq_search(&scan)) != NULL)
-	{
-		if (pending->verified_by == InvalidSubTransactionId)
-			entries[count++] = pending;
-	}
-	qsort(entries, count, sizeof(PendingFence *), compare_entry_locks);
-
-	store_begin_call(false);
+	entries = list_pending(&count);
+	if (count == 0)
+		return;
 	/* dropping the extension ends every grant */
-	if (count > 0 && !store_hold_table(REL_LOCKS))
+	if (!store_begin_verification())
 		refuse_commit(&entries[0]->key.lock, entries[0]->key.fence,
 					  FENCE_UNKNOWN, 0);
 	for (int i = 0; i < count; i++)
-	{
-		LockRow		lock;
-		Tag			tag = name_tag(&entries[i]->key.lock);
-
-		wait_tag(NULL, &tag, RowShareLock);
-		store_load_lock(&entries[i]->key.lock, &lock);
-		if (!fence_may_commit(&lock, entries[i]->key.fence))
-			refuse_commit(&lock.key, entries[i]->key.fence,
-						  judge_fence(&lock, entries[i]->key.fence, NO_TIME),
-						  lock.fence);
-	}
+		verify_pending(entries[i]);
+	store_end_event();
 }
 
 /* ----------------------------------------------------------------------
@@ -426,13 +470,10 @@ fences_verify(void)
 void
 fences_forget_leases(const LockKey *key)
 {
-	HASH_SEQ_STATUS scan;
+	pending_iterator walk = begin_pending();
 	PendingFence *pending;
 
-	if (pending_fences == NULL)
-		return;
-	hash_seq_init(&scan, pending_fences);
-	while ((pending = hash_seq_search(&scan)) != NULL)
+	while ((pending = next_pending(&walk)) != NULL)
 	{
 		if (key == NULL || compare_lock_keys(&pending->key.lock, key) == 0)
 			pending->live_until = NO_TIME;
@@ -443,13 +484,10 @@ fences_forget_leases(const LockKey *key)
 void
 fences_commit_sub(SubTransactionId sub, SubTransactionId parent)
 {
-	HASH_SEQ_STATUS scan;
+	pending_iterator walk = begin_pending();
 	PendingFence *pending;
 
-	if (pending_fences == NULL)
-		return;
-	hash_seq_init(&scan, pending_fences);
-	while ((pending = hash_seq_search(&scan)) != NULL)
+	while ((pending = next_pending(&walk)) != NULL)
 	{
 		if (pending->checked_by == sub)
 			pending->checked_by = parent;
@@ -462,17 +500,13 @@ fences_commit_sub(SubTransactionId sub, SubTransactionId parent)
 void
 fences_abort_sub(SubTransactionId sub)
 {
-	HASH_SEQ_STATUS scan;
+	pending_iterator walk = begin_pending();
 	PendingFence *pending;
 
-	if (pending_fences == NULL)
-		return;
-	hash_seq_init(&scan, pending_fences);
-	while ((pending = hash_seq_search(&scan)) != NULL)
+	while ((pending = next_pending(&walk)) != NULL)
 	{
 		if (pending->checked_by == sub)
-			(void) hash_search(pending_fences, &pending->key, HASH_REMOVE,
-							   NULL);
+			pending_delete_item(pending_fences, pending);
 		else if (pending->verified_by == sub)
 			pending->verified_by = InvalidSubTransactionId;
 	}

@@ -52,7 +52,7 @@ extern void store_load_lock(const LockKey *key, LockRow *lock);
 extern void store_save_lock(LockRow *lock);
 extern void store_delete_lock(LockRow *lock);
 extern List *store_list_scope(const char *scope);
-extern List *store_list_held(const Identity *who);
+extern List *store_list_held(const Identity *who, const char *scope);
 extern TableScan *store_open_held(void);
 extern bool store_next_held(TableScan *scan, LockRow *lock);
 extern List *store_next_locks(const LockKey *after, int count);

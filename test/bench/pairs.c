@@ -15,8 +15,8 @@
  * Redis: SET NX PX, and a script that deletes the key if it has our token.
  * The service redis-next takes one lock so, and then sends both commands at once,
  * the unlock of that and the lock of another one; that counts as a pair.  Redis
- * writes and syncs what came together together.  (A script that does both is
- * slower, but does both or neither.)
+ * writes and syncs what came together together; one script that does both or
+ * neither takes as long.
  * etcd: the lock service, through the HTTP gateway of the server itself, with
  * one lease a connection.
  *
