@@ -83,7 +83,8 @@ sees_event(Sight *sight, const EventRow *event)
 	{
 		sight->sees_last = may_see_scope(event->scope);
 		sight->has_last = true;
-		strlcpy(sight->last_scope, event->scope, sizeof(sight->last_scope));
+		snprintf(sight->last_scope, sizeof(sight->last_scope), "%s",
+				 event->scope);
 	}
 	return sight->sees_last;
 }
