@@ -33,6 +33,7 @@
 #include "core/decide.h"
 #include "core/fence.h"
 #include "core/scope.h"
+#include "core/serverlog.h"
 #include "leaselock.h"
 #include "store/clock.h"
 #include "store/recent.h"
@@ -434,6 +435,19 @@ list_pending(int *count)
 }
 
 /*
+ * Raises LS001 at a commit, and tells the server's log of it first.  The hint
+ * may be NULL, as for report_stale_fence.
+ */
+static void
+refuse_commit(const LockKey *key, int64 fence, FenceVerdict verdict,
+			  int64 present, const char *hint)
+{
+	if (leaselock_log_refusals)
+		log_refusal(key, fence);
+	report_stale_fence(key, fence, verdict, present, hint);
+}
+
+/*
  * Verifies one fence under the name tag.  As long as the lock's row is the
  * version that passed the check, it passes again: what is verified is less.  In a
  * table that was rewritten since, another row of the same transaction may have
@@ -450,7 +464,10 @@ verify_pending(PendingFence *pending)
 		store_is_current(REL_LOCKS, &pending->version))
 		return;
 	store_load_lock(&pending->key.lock, &lock);
-	verify_fence(&lock, pending->key.fence);
+	if (!fence_may_commit(&lock, pending->key.fence))
+		refuse_commit(&lock.key, pending->key.fence,
+					  judge_fence(&lock, pending->key.fence, NO_TIME),
+					  lock.fence, NULL);
 }
 
 /*
@@ -473,8 +490,8 @@ fences_verify(void)
 		return;
 	/* dropping the extension ends every grant */
 	if (!store_begin_verification())
-		report_stale_fence(&entries[0]->key.lock, entries[0]->key.fence,
-						   FENCE_UNKNOWN, 0, STOP_HINT);
+		refuse_commit(&entries[0]->key.lock, entries[0]->key.fence,
+					  FENCE_UNKNOWN, 0, STOP_HINT);
 	for (int i = 0; i < count; i++)
 		verify_pending(entries[i]);
 	store_end_event();

@@ -52,12 +52,13 @@ server_snapshot(Snapshot snapshot)
 }
 
 /*
- * The one moment as of which locks and tickets are read, NULL: each scan sees
- * its own.  What sessions remember of the other tables is always of the latest.
+ * The one moment as of which locks, tickets and events are read, NULL: each scan
+ * sees its own.  What sessions remember of the other tables is always of the
+ * latest.
  */
 static Snapshot picture = NULL;
 
-/* From now on the rows of locks and tickets fit each other. */
+/* From now on the rows of these tables fit each other. */
 void
 store_begin_picture(void)
 {
@@ -72,10 +73,28 @@ store_end_picture(void)
 	picture = NULL;
 }
 
+/*
+ * Every transaction before this one had ended at the moment of the picture, in
+ * whichever database, and what it wrote is in the picture.  So nothing can come
+ * before it any more: new transactions have later numbers.
+ */
+FullTransactionId
+store_picture_horizon(void)
+{
+	/* read behind the snapshot, so it is not older than that */
+	FullTransactionId next = ReadNextFullTransactionId();
+	uint32		epoch = EpochFromFullTransactionId(next);
+
+	if (picture->xmin > XidFromFullTransactionId(next))
+		epoch--;
+	return FullTransactionIdFromEpochAndXid(epoch, picture->xmin);
+}
+
 static Snapshot
 take_snapshot(StoreRelation table)
 {
-	bool		depicted = table == REL_LOCKS || table == REL_TICKETS;
+	bool		depicted = table == REL_LOCKS || table == REL_TICKETS ||
+	table == REL_EVENTS;
 
 	return RegisterSnapshot(picture != NULL && depicted ? picture :
 							GetLatestSnapshot());

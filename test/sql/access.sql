@@ -201,7 +201,13 @@ SELECT * FROM public.matrix((SELECT array_agg(format('SELECT ''read'' FROM (SELE
 	$$UPDATE leaselock.locks SET fence = fence RETURNING 'written'$$,
 	$$DELETE FROM leaselock.scopes RETURNING 'written'$$,
 	$$INSERT INTO leaselock.floor VALUES (1, 1) RETURNING 'written'$$,
+	$$INSERT INTO leaselock.events (id, xid, at, recorded_at, role, kind) VALUES (1, '3', now(), now(), 10, 'granted') RETURNING 'written'$$,
 	$$SELECT 'set' FROM set_config('leaselock.clock_offset', '1', true)$$,
+	$$SELECT 'set' FROM set_config('leaselock.events', 'all', true)$$,
+	$$SELECT 'set' FROM set_config('leaselock.event_retention', '0', true)$$,
+	$$SELECT 'set' FROM set_config('leaselock.log_breaks', 'on', true)$$,
+	$$SELECT 'set' FROM set_config('leaselock.log_refusals', 'on', true)$$,
+	$$SELECT 'set' FROM set_config('leaselock.log_takeovers', 'on', true)$$,
 	$$SELECT 'set' FROM set_config('leaselock.max_lease', '1h', true)$$,
 	$$SELECT 'set' FROM set_config('leaselock.ticket_retention', '0', true)$$]);
 
