@@ -250,6 +250,8 @@ CREATE TABLE leaselock.events (
 	autovacuum_vacuum_scale_factor = 0.05,
 	autovacuum_vacuum_threshold = 1000
 );
+COMMENT ON TABLE leaselock.events IS
+	'internal: what became of leases; see lease_events()';
 
 -- Sessions remember the floor, the registered scopes and whether there are
 -- queues.  What changes these tables by SQL, such as a restore, tells them; so
