@@ -14,6 +14,7 @@ use Test::More;
 
 my $node = new_node('events', qq{
 wal_level = logical
+max_connections = 50
 track_commit_timestamp = on
 max_prepared_transactions = 5
 autovacuum_naptime = 1d
