@@ -321,7 +321,7 @@ store_is_current(StoreRelation table, const RowVersion *version)
 /*
  * The rows of a random page of a table whose time in a column lies before.  Any
  * page will do, so no index is needed to find what is old.  *seen is raised by
- * how many there were.  Most are young, so the reader is given the old ones only.
+ * how many versions there were.  Most are young, so the reader is given the old ones only.
  */
 List *
 store_sample_rows(StoreRelation table, AttrNumber column, TimestampTz before,
@@ -353,10 +353,10 @@ store_sample_rows(StoreRelation table, AttrNumber column, TimestampTz before,
 	{
 		bool		isnull;
 
-		if (!table_tuple_satisfies_snapshot(rel, slot, snapshot))
-			continue;
+		/* most are too young, and need not even be visible */
 		(*seen)++;
-		if (DatumGetTimestampTz(slot_getattr(slot, column, &isnull)) < before)
+		if (DatumGetTimestampTz(slot_getattr(slot, column, &isnull)) < before &&
+			table_tuple_satisfies_snapshot(rel, slot, snapshot))
 			rows = lappend(rows,
 						   reader(ExecFetchSlotHeapTuple(slot, false, NULL),
 								  RelationGetDescr(rel)));
