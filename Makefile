@@ -44,8 +44,12 @@ OBJS = \
 	src/api/fences.o \
 	src/api/triggers.o \
 	src/api/status.o \
+	src/api/events.o \
 	src/api/admin.o \
 	src/core/decide.o \
+	src/core/history.o \
+	src/core/serverlog.o \
+	src/core/record.o \
 	src/core/scope.o \
 	src/core/changes.o \
 	src/core/queue.o \
@@ -69,6 +73,7 @@ OBJS = \
 	src/store/tickets.o \
 	src/store/hints.o \
 	src/store/scopes.o \
+	src/store/events.o \
 	src/store/floor.o
 
 # Each object depends on all of them: they are few, and quickly compiled.
@@ -86,6 +91,7 @@ CLI_OBJS = \
 	src/cli/child.o \
 	src/cli/run.o \
 	src/cli/command.o \
+	src/cli/journal.o \
 	src/cli/options.o \
 	src/cli/main.o
 
@@ -133,6 +139,7 @@ REGRESS = \
 	lease_scopes \
 	break_prune \
 	visibility \
+	events \
 	hostile \
 	uninstall
 
@@ -146,10 +153,14 @@ ISOLATION = \
 	cache_queues \
 	cache_recent \
 	cache_scopes \
+	cache_waiting \
 	deadlock_crossing \
 	deadlock_ring \
 	enqueue_lapse \
 	enqueue_release \
+	events_deadlock \
+	events_overtake \
+	events_serializable \
 	fence_commit_wait \
 	fence_deadlock \
 	fence_lapse \
@@ -186,6 +197,7 @@ ISOLATION = \
 	scope_hostile \
 	serializable_renew \
 	serializable_takeover \
+	status_moment \
 	ticket_queue \
 	try_hang \
 	wait_cancel \
@@ -202,6 +214,7 @@ EVERY_LEVEL = \
 	acquire_late \
 	cache_recent \
 	deadlock_crossing \
+	events_serializable \
 	fence_commit_wait \
 	fence_lapse \
 	fence_release \
@@ -226,6 +239,7 @@ EVERY_LEVEL = \
 	rollback_release \
 	rollback_renew \
 	scope_hostile \
+	status_moment \
 	try_hang \
 	wait_levels
 
@@ -299,18 +313,22 @@ UNIT_OBJS = \
 	test/unit/decide_test.o \
 	test/unit/world.o \
 	test/unit/promises.o \
+	test/unit/told.o \
 	test/unit/siphash_test.o \
 	test/unit/assert_stub.o
+
+# what it tests
+UNIT_RULES = src/core/decide.o src/core/history.o
 
 .PHONY: unit unit-mutations
 unit: test/unit/decide_test
 	@./test/unit/decide_test
 unit-mutations: test/unit/decide_test
 	@CC='$(CC)' CFLAGS="$(subst ",\",$(CPPFLAGS)) $(CFLAGS) -I$(top)src/core" LDFLAGS='$(LDFLAGS) $(LDFLAGS_EX)' \
-		$(top)test/unit/mutate $(UNIT_OBJS) src/store/siphash.o
+		$(top)test/unit/mutate $(UNIT_OBJS) $(UNIT_RULES) src/store/siphash.o
 $(UNIT_OBJS): override CFLAGS += -O2
 $(UNIT_OBJS): $(SRC_HEADERS) $(top)test/unit/unit.h | objdir
-test/unit/decide_test: $(UNIT_OBJS) src/core/decide.o src/store/siphash.o
+test/unit/decide_test: $(UNIT_OBJS) $(UNIT_RULES) src/store/siphash.o
 	$(CC) $(CFLAGS) $^ $(LDFLAGS) $(LDFLAGS_EX) -o $@
 
 # The places that must name the version of the control file.

@@ -215,6 +215,44 @@ CREATE TABLE leaselock.scopes (
 COMMENT ON TABLE leaselock.scopes IS
 	'internal: a row per registered scope; see the view lease_scopes';
 
+-- What became of leases, a row for each change as far as leaselock.events says
+-- so; append only, and read by lease_events().  A row is known by its transaction
+-- and its number in that, which is the order of readers as well: so sessions do
+-- not have to agree on a next number, and no two can conflict in the key.  Old
+-- rows are removed, so the key serves as the replica identity too.  Not dumped:
+-- a transaction's number means nothing in another cluster.
+--   id           number within the transaction, from 1; a savepoint that was
+--                rolled back leaves a gap
+--   xid          the transaction
+--   at           when it happened, by the lock's time; for what ran out, when
+--                that was
+--   recorded_at  when the row was written, from which it is kept
+--   role, owner  whose lease it was; no owner: the operator
+--   kind         granted, promoted, released, expired, broken, scope_created,
+--                scope_dropped, pruned, bumped; queued, renewed, cancelled,
+--                timed_out, deadlock
+--   fence        of the grant; bumped: the new floor
+CREATE TABLE leaselock.events (
+	id bigint NOT NULL,
+	xid xid8 NOT NULL,
+	at timestamptz NOT NULL,
+	recorded_at timestamptz NOT NULL,
+	role oid NOT NULL,
+	kind text COLLATE "C" NOT NULL,
+	scope text COLLATE "C",
+	name text COLLATE "C",
+	owner text COLLATE "C",
+	fence bigint,
+	ticket uuid,
+	note text COLLATE "C",
+	CONSTRAINT events_pkey PRIMARY KEY (xid, id)
+) USING heap WITH (
+	autovacuum_vacuum_scale_factor = 0.05,
+	autovacuum_vacuum_threshold = 1000
+);
+COMMENT ON TABLE leaselock.events IS
+	'internal: what became of leases; see lease_events()';
+
 -- Sessions remember the floor, the registered scopes and whether there are
 -- queues.  What changes these tables by SQL, such as a restore, tells them; so
 -- does logical replication, which fires triggers for each row only.  TRUNCATE,
@@ -907,6 +945,68 @@ COMMENT ON COLUMN leaselock.lease_scopes.role_exists IS
 	'false: the role is gone, and only superusers may use the scope';
 
 -- ----------------------------------------------------------------------
+-- Events
+-- ----------------------------------------------------------------------
+
+-- ----------------------------------------------------------------------
+-- Function: leaselock.lease_events(3)
+--
+--	What became of leases, as far as leaselock.events has it recorded, behind a
+--	cursor: the xid and id of the last event that the caller has read.  Nothing
+--	is ever added before what was answered, so who goes on from there misses
+--	nothing and sees nothing twice.  Therefore only events are shown before
+--	whose transactions no other was under way; a transaction that stays open
+--	anywhere in the cluster holds back what began after it.  Changes nothing;
+--	works on a standby and in a read-only transaction, and is not in the way of
+--	any other.
+--
+-- Parameters:
+--	after_xid  begin behind this transaction; NULL: with the first event on record
+--	after_id   begin behind this event of that transaction; NULL: behind all of it
+--	max_rows   the most rows to answer with, 1 or more
+--
+-- Returns:
+--	a row per event, in the order of (xid, id):
+--	id         number within the transaction
+--	xid        the transaction
+--	at         when it happened; expired: when the lease ran out
+--	kind       what happened, see leaselock.events above
+--	scope, name, owner, role, fence, ticket
+--	           whose lease; a named hold has no ticket.  Of what operators do:
+--	           the scope if there is one, the operator's role, and in bumped the
+--	           new floor as the fence
+--	note       the note of the lease, if it has one
+--	Events of scopes that the caller may not use are left out, those without a
+--	scope too, unless it is a member of pg_monitor.
+--
+-- Errors:
+--	22023  after_id without after_xid, or max_rows below 1
+--	22004  max_rows is NULL
+--
+-- Tables: reads leaselock.events
+-- ----------------------------------------------------------------------
+CREATE FUNCTION leaselock.lease_events(
+	after_xid xid8 DEFAULT NULL,
+	after_id bigint DEFAULT NULL,
+	max_rows int DEFAULT 1000,
+	OUT id bigint,
+	OUT xid xid8,
+	OUT at timestamptz,
+	OUT kind text,
+	OUT scope text,
+	OUT name text,
+	OUT owner text,
+	OUT role name,
+	OUT fence bigint,
+	OUT ticket uuid,
+	OUT note text)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'leaselock_lease_events'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leaselock.lease_events(xid8, bigint, int) IS
+	'what became of leases, behind a cursor';
+
+-- ----------------------------------------------------------------------
 -- Administration.  For the owner of the database, who may grant it on.
 -- ----------------------------------------------------------------------
 
@@ -994,13 +1094,15 @@ COMMENT ON FUNCTION leaselock.lease_break(text, bigint, text) IS
 -- ----------------------------------------------------------------------
 -- Function: leaselock.lease_prune(2)
 --
---	Removes ended tickets and idle locks.  Use does that incrementally; this
---	does it at once.  What is busy is left alone, and fences do not go back.
---	Called outside a transaction block it does not wait for the disk.
+--	Removes ended tickets, idle locks and old events.  Use does that
+--	incrementally; this does it at once.  What is busy is left alone, and fences
+--	do not go back.  Called outside a transaction block it does not wait for the
+--	disk.
 --
 -- Parameters:
---	older_than  how long a ticket must have been ended, or a lock idle;
---	            a ticket is kept for leaselock.ticket_retention at least
+--	older_than  how long a ticket must have been ended, a lock idle, or an event
+--	            on record; a ticket is kept for leaselock.ticket_retention at
+--	            least, an event for leaselock.event_retention
 --	max_rows    the most rows to remove, 1 or more
 --
 -- Returns:
@@ -1011,7 +1113,7 @@ COMMENT ON FUNCTION leaselock.lease_break(text, bigint, text) IS
 --	25006         read-only transaction or standby
 --
 -- Tables: writes leaselock.locks, leaselock.tickets, leaselock.blockers,
---	leaselock.queues, leaselock.floor
+--	leaselock.queues, leaselock.floor, leaselock.events
 -- ----------------------------------------------------------------------
 CREATE FUNCTION leaselock.lease_prune(older_than interval DEFAULT '1 day',
 	max_rows int DEFAULT 10000)

@@ -40,6 +40,14 @@
 #define ERRCODE_FOREIGN_REQUEST		MAKE_SQLSTATE('L', 'S', '0', '0', '2')
 #define ERRCODE_FENCE_NOT_CHECKED	MAKE_SQLSTATE('L', 'S', '0', '0', '3')
 
+/* Which changes of leases become events. */
+typedef enum EventsSetting
+{
+	EVENTS_OFF,
+	EVENTS_GRANTS,				/* of grants, and what operators do */
+	EVENTS_ALL
+} EventsSetting;
+
 /* settings */
 extern int	leaselock_min_lease;	/* ms */
 extern int	leaselock_max_lease;	/* ms */
@@ -51,5 +59,10 @@ extern int	leaselock_max_waiters;
 extern int	leaselock_ticket_retention; /* s */
 extern double leaselock_clock_offset;	/* ms */
 extern bool leaselock_async_release;
+extern int	leaselock_events;	/* EventsSetting */
+extern int	leaselock_event_retention;	/* s */
+extern bool leaselock_log_takeovers;
+extern bool leaselock_log_breaks;
+extern bool leaselock_log_refusals;
 
 #endif							/* LEASELOCK_H */

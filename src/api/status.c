@@ -317,9 +317,19 @@ leaselock_lease_peek(PG_FUNCTION_ARGS)
 											  status_types, STATUS_COLUMNS);
 	LockRow		lock;
 
-	store_load_lock(&key, &lock);
-	if (may_see_scope(scope))
-		put_status_row(result, &lock, MAX_POSITION, MAX_POSITION_ROWS);
+	/* as of one moment, like the views */
+	store_begin_picture();
+	PG_TRY();
+	{
+		store_load_lock(&key, &lock);
+		if (may_see_scope(scope))
+			put_status_row(result, &lock, MAX_POSITION, MAX_POSITION_ROWS);
+	}
+	PG_FINALLY();
+	{
+		store_end_picture();
+	}
+	PG_END_TRY();
 	return (Datum) 0;
 }
 

@@ -16,6 +16,7 @@
  *	child	the command: its process group, terminal and status
  *	run		a command under a lease
  *	command	the other subcommands
+ *	journal	events
  *	options, main
  *
  * Copyright (c) 2026, leaselock contributors
@@ -85,6 +86,8 @@ typedef struct Options
 	bool		watch;
 	bool		queue;			/* tickets instead of locks */
 	bool		all;			/* lapsed ones, too */
+	const char *since;			/* of events; NULL: from the first, or now */
+	bool		follow;
 	char	  **argv;			/* the command of run */
 } Options;
 
@@ -130,6 +133,9 @@ extern void close_wake_pipe(void);
 extern void print_line(const char *line);
 extern void print_lines(const char *lines);
 extern void print_json(const PGresult *answer);
+extern void print_json_row(const PGresult *answer, int row);
+extern void print_cells(const char *const *cells, const int *widths,
+						int count, int colored, const char *color);
 extern void print_record(const PGresult *answer);
 extern void print_table(const PGresult *answer);
 extern void print_heading(const char *heading);
@@ -148,7 +154,9 @@ typedef enum Ask
 	ASK_STATUS,
 	ASK_PEEK,
 	ASK_QUEUE,
-	ASK_BREAK
+	ASK_BREAK,
+	ASK_PRESENT,
+	ASK_EVENTS
 } Ask;
 
 #define MAX_PARAMETERS	7
@@ -298,5 +306,10 @@ extern ExitCode heartbeat_command(const Options *options);
 extern ExitCode release_command(const Options *options);
 extern ExitCode status_command(const Options *options);
 extern ExitCode break_command(const Options *options);
+extern ExitCode write_failed(void);
+
+/* journal.c */
+
+extern ExitCode events_command(const Options *options);
 
 #endif							/* LEASELOCK_CLI_H */

@@ -45,7 +45,7 @@ print_answer(const Options *options, const PGresult *answer)
  * write_failed
  *	  An answer that could not be written is not one.
  */
-static ExitCode
+ExitCode
 write_failed(void)
 {
 	int			reason = errno;

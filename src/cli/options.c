@@ -29,6 +29,7 @@
 #define STATUS			(1 << 4)
 #define BREAK			(1 << 5)
 #define RUN				(1 << 6)
+#define EVENTS			(1 << 7)
 #define EVERY			(~0)
 
 typedef struct Subcommand
@@ -46,6 +47,7 @@ static const Subcommand subcommands[] = {
 	{"status", STATUS, status_command},
 	{"break", BREAK, break_command},
 	{"run", RUN, run_command},
+	{"events", EVENTS, events_command},
 };
 
 #define SUBCOMMANDS ((int) (sizeof(subcommands) / sizeof(subcommands[0])))
@@ -67,6 +69,9 @@ enum
 	OPT_QUEUE,
 	OPT_ALL,
 	OPT_INTERVAL,
+	OPT_NAME,
+	OPT_SINCE,
+	OPT_FOLLOW,
 	OPT_HELP
 };
 
@@ -89,6 +94,9 @@ static const struct option long_options[] = {
 	{"queue", no_argument, NULL, OPT_QUEUE},
 	{"all", no_argument, NULL, OPT_ALL},
 	{"interval", required_argument, NULL, OPT_INTERVAL},
+	{"name", required_argument, NULL, OPT_NAME},
+	{"since", required_argument, NULL, OPT_SINCE},
+	{"follow", no_argument, NULL, OPT_FOLLOW},
 	{"quiet", no_argument, NULL, 'q'},
 	{"version", no_argument, NULL, 'V'},
 	{"help", no_argument, NULL, OPT_HELP},
@@ -101,8 +109,9 @@ static const struct option long_options[] = {
 static const int takers[] = {
 	EVERY, EVERY, EVERY, EVERY,
 	ACQUIRE | RUN, ACQUIRE | RUN | HEARTBEAT, ACQUIRE | RUN, RUN,
-	ACQUIRE | RUN | STATUS | BREAK, ACQUIRE, ACQUIRE | RUN, BREAK, RUN,
-	EVERY & ~RUN, STATUS, STATUS, STATUS, STATUS, EVERY, EVERY, EVERY
+	ACQUIRE | RUN | STATUS | BREAK | EVENTS, ACQUIRE, ACQUIRE | RUN, BREAK, RUN,
+	EVERY & ~RUN, STATUS, STATUS, STATUS, STATUS, EVENTS, EVENTS, EVENTS,
+	EVERY, EVERY, EVERY
 };
 
 #define OPTIONS ((int) (sizeof(takers) / sizeof(takers[0])))
@@ -118,6 +127,8 @@ static const char *const usage_text =
 "  leaselock release TICKET [--json]\n"
 "  leaselock status [NAME] [--scope SCOPE] [--all | --queue] [--json]\n"
 "                    [--watch [--interval N]]\n"
+"  leaselock events [--scope SCOPE] [--name NAME] [--since TIME] [--json]\n"
+"                    [--follow]\n"
 "  leaselock break NAME --fence FENCE [--scope SCOPE] [--json]\n"
 "  leaselock run NAME [--owner OWNER] [--lease-seconds N] [--wait-seconds N]\n"
 "                    [--at-least-seconds N] [--scope SCOPE] [--note TEXT]\n"
@@ -141,6 +152,9 @@ static const char *const usage_text =
 "      --json              one JSON object a line\n"
 "      --watch             show the status again and again\n"
 "      --interval N        seconds between two looks (2)\n"
+"      --name NAME         only events of that lock\n"
+"      --since TIME        only events from then on, as the server reads a time\n"
+"      --follow            go on with what happens; from now on, unless --since\n"
 "  -q, --quiet             no status line, no warnings that pass\n"
 "  -V, --version           show the version, then exit\n"
 "      --help              show this help, then exit\n"
@@ -347,6 +361,15 @@ set_option(Options *options, int option, const char *value)
 		case OPT_ALL:
 			options->all = true;
 			break;
+		case OPT_NAME:
+			options->name = check_label("--name", value);
+			break;
+		case OPT_SINCE:
+			options->since = value;
+			break;
+		case OPT_FOLLOW:
+			options->follow = true;
+			break;
 		case OPT_INTERVAL:
 			options->interval_seconds = check_seconds("--interval", value,
 													  0.1, 86400);
@@ -461,7 +484,9 @@ complete(Options *options, int bit, const char *subcommand,
 		options->ticket = check_uuid("TICKET", operand);
 		return;
 	}
-	if (bit != STATUS)
+	if (bit == EVENTS && operand)
+		usage_error("events takes its NAME as --name: \"%s\"", operand);
+	if (!(bit & (STATUS | EVENTS)))
 		require_operand(subcommand, "NAME", operand);
 	if (operand)
 		options->name = check_label("NAME", operand);

@@ -83,14 +83,18 @@ print_lines(const char *lines)
 }
 
 void
+print_json_row(const PGresult *answer, int row)
+{
+	put_json(open_output(), PQgetvalue(answer, row, PQnfields(answer) - 1));
+	putc('\n', output);
+}
+
+void
 print_json(const PGresult *answer)
 {
 	open_output();
 	for (int row = 0; row < PQntuples(answer); row++)
-	{
-		put_json(output, PQgetvalue(answer, row, PQnfields(answer) - 1));
-		putc('\n', output);
-	}
+		print_json_row(answer, row);
 }
 
 /* ---------------------------------------------------------------------
@@ -211,6 +215,35 @@ last_filled(const PGresult *answer, int row)
 	while (row >= 0 && column > 0 && PQgetlength(answer, row, column) == 0)
 		column--;
 	return column;
+}
+
+/*
+ * print_cells
+ *	  One line.  With widths the cells are aligned, a dash standing for an
+ *	  empty one; without there is a tab between them.  Cell number "colored" is
+ *	  shown in a colour, unless that is NULL; the padding is not.
+ */
+void
+print_cells(const char *const *cells, const int *widths, int count,
+			int colored, const char *color)
+{
+	open_output();
+	for (int i = 0; i < count; i++)
+	{
+		const char *value = widths && cells[i][0] == '\0' ? "-" : cells[i];
+		int			padding = widths && i < count - 1 ?
+		widths[i] + 2 - text_width(value) : 0;
+
+		if (color && i == colored)
+			fprintf(output, "\033[%sm", color);
+		put_text(output, value);
+		if (color && i == colored)
+			fputs("\033[m", output);
+		if (widths == NULL && i < count - 1)
+			putc('\t', output);
+		fprintf(output, "%*s", padding < 0 ? 0 : padding, "");
+	}
+	putc('\n', output);
 }
 
 /*

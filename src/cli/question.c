@@ -60,7 +60,49 @@ static const char *const queue_columns[] = {
 	"remaining_ms", "note", "json", NULL
 };
 static const char *const hold_columns[] = {"state", "due", "fence", "json", NULL};
+static const char *const present_columns[] = {
+	"next_xid", "snapshot", "json", NULL
+};
+static const char *const event_columns[] = {
+	"next_xid", "next_id", "more", "at", "kind", "scope", "name", "owner",
+	"role", "fence", "ticket", "note", "json", NULL
+};
 static const char *const break_columns[] = {"broken", "json", NULL};
+
+/*
+ * A page of events.  Each row tells where to go on: behind the last event of a
+ * full page, or else where the first transaction may begin that is not shown yet;
+ * of one that goes on, ids count from 1.  Where no event is wanted, one row does.
+ */
+#define EVENTS_PAGE	"1000"
+#define NEXT_IS_LAST \
+	"c.seen OPERATOR(pg_catalog.=) " EVENTS_PAGE \
+	" OR l.xid OPERATOR(pg_catalog.>=) c.horizon"
+#define EVENTS \
+	"WITH e AS MATERIALIZED (" \
+	"SELECT pg_catalog.row_number() OVER () AS nr, t.id, t.xid, t.at, t.kind," \
+	" t.scope, t.name, t.owner, t.role, t.fence, t.ticket, t.note," \
+	" pg_catalog.row_to_json(t) AS json FROM leaselock.lease_events(" \
+	"$1::pg_catalog.xid8, $2::pg_catalog.int8, " EVENTS_PAGE ") AS t)," \
+	" c AS MATERIALIZED (SELECT pg_catalog.count(*) AS seen," \
+	" pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())" \
+	" AS horizon FROM e)," \
+	" l AS (SELECT xid, id FROM e ORDER BY nr DESC LIMIT 1)," \
+	" w AS (SELECT * FROM e" \
+	" WHERE ($3::pg_catalog.text IS NULL OR scope OPERATOR(pg_catalog.=) $3)" \
+	" AND ($4::pg_catalog.text IS NULL OR name OPERATOR(pg_catalog.=) $4)" \
+	" AND ($5::pg_catalog.timestamptz IS NULL" \
+	" OR at OPERATOR(pg_catalog.>=) $5)" \
+	" AND ($6::pg_catalog.pg_snapshot IS NULL" \
+	" OR NOT pg_catalog.pg_visible_in_snapshot(xid, $6))) " \
+	"SELECT CASE WHEN " NEXT_IS_LAST " THEN l.xid ELSE c.horizon END" \
+	" AS next_xid," \
+	" CASE WHEN " NEXT_IS_LAST " THEN l.id ELSE 0 END AS next_id," \
+	" c.seen OPERATOR(pg_catalog.=) " EVENTS_PAGE " AS more," \
+	" pg_catalog.to_char(w.at, 'YYYY-MM-DD HH24:MI:SS.MSOF') AS at, w.kind," \
+	" w.scope, w.name, w.owner, w.role, w.fence, w.ticket, w.note," \
+	" COALESCE(w.json, '{}') AS json" \
+	" FROM c LEFT JOIN l ON true LEFT JOIN w ON true ORDER BY w.nr"
 
 #define SECONDS(parameter) \
 	"pg_catalog.make_interval(secs => " parameter "::pg_catalog.float8)"
@@ -143,6 +185,14 @@ const Question questions[] = {
 		" $1::pg_catalog.text AS name, $2::pg_catalog.int8 AS fence"
 		" FROM leaselock.lease_break($1, $2, $3) AS b) AS r", 3,
 		break_columns, 1, 1
+	},
+	[ASK_PRESENT] = {
+		"SELECT pg_catalog.pg_snapshot_xmin(s) AS next_xid, s AS snapshot,"
+		" '{}' AS json FROM pg_catalog.pg_current_snapshot() AS s", 0,
+		present_columns, 1, 1
+	},
+	[ASK_EVENTS] = {
+		EVENTS, 6, event_columns, 1, 1000
 	},
 };
 
@@ -329,6 +379,30 @@ columns_are_sound(const PGresult *answer, const char *const *columns)
 }
 
 /*
+ * next_is_sound
+ *	  Where to go on with events.
+ */
+static bool
+next_is_sound(const PGresult *answer)
+{
+	const char *more = column(answer, "more");
+
+	return number_is_sound(answer, "next_xid", true, 0, INT64_MAX) &&
+		number_is_sound(answer, "next_id", true, 0, INT64_MAX) &&
+		(strcmp(more, "t") == 0 || strcmp(more, "f") == 0);
+}
+
+static bool
+present_is_sound(const PGresult *answer)
+{
+	const char *snapshot = column(answer, "snapshot");
+
+	return number_is_sound(answer, "next_xid", true, 0, INT64_MAX) &&
+		snapshot[0] != '\0' &&
+		snapshot[strspn(snapshot, "0123456789:,")] == '\0';
+}
+
+/*
  * answer_is_sound
  *	  Whether it is an answer to the question at all.
  */
@@ -352,5 +426,9 @@ answer_is_sound(Ask ask, const PGresult *answer)
 	if (question->columns == break_columns)
 		return strchr("tf", PQgetvalue(answer, 0, 0)[0]) != NULL &&
 			PQgetlength(answer, 0, 0) == 1;
+	if (question->columns == event_columns)
+		return next_is_sound(answer);
+	if (question->columns == present_columns)
+		return present_is_sound(answer);
 	return question->columns != ticket_columns || ticket_is_sound(answer);
 }

@@ -90,7 +90,12 @@ static const TableShape table_shapes[] = {
 	[REL_BLOCKERS] = {"blockers", 4, {OIDOID, TEXTOID, TEXTOID, TEXTOID}},
 	[REL_QUEUES] = {"queues", 1, {TIMESTAMPTZOID}},
 	[REL_FLOOR] = {"floor", 2, {INT8OID, INT8OID}},
-	[REL_SCOPES] = {"scopes", 4, {TEXTOID, NAMEOID, OIDOID, UUIDOID}}
+	[REL_SCOPES] = {"scopes", 4, {TEXTOID, NAMEOID, OIDOID, UUIDOID}},
+	[REL_EVENTS] = {"events", 12, {
+			INT8OID, XID8OID, TIMESTAMPTZOID, TIMESTAMPTZOID, OIDOID, TEXTOID,
+			NULLABLE(TEXTOID), NULLABLE(TEXTOID), NULLABLE(TEXTOID),
+			NULLABLE(INT8OID), NULLABLE(UUIDOID), NULLABLE(TEXTOID)
+	}}
 };
 
 static const IndexShape index_shapes[] = {
@@ -101,7 +106,8 @@ static const IndexShape index_shapes[] = {
 	[REL_TICKETS_MEMBER] = {REL_TICKETS, 3, {1, 2, 12}, 12, false},
 	[REL_TICKETS_WAITER] = {REL_TICKETS, 2, {3, 4}, 11, false},
 	[REL_BLOCKERS_OWNER] = {REL_BLOCKERS, 2, {2, 1}, 0, false},
-	[REL_SCOPES_PKEY] = {REL_SCOPES, 1, {1}, 0, true}
+	[REL_SCOPES_PKEY] = {REL_SCOPES, 1, {1}, 0, true},
+	[REL_EVENTS_PKEY] = {REL_EVENTS, 2, {2, 1}, 0, true}
 };
 
 /* What was found, as long as none of it has changed. */

@@ -483,17 +483,11 @@ store_last_place(const LockKey *key)
 	return place;
 }
 
-/* Tests the time column before the rest is deformed; most rows are rejected. */
 static void *
-read_old_ticket(HeapTuple tuple, TupleDesc desc, TimestampTz before)
+read_old_ticket(HeapTuple tuple, TupleDesc desc)
 {
-	TicketRow  *ticket;
-	bool		isnull;
+	TicketRow  *ticket = palloc(sizeof(TicketRow));
 
-	if (DatumGetTimestampTz(heap_getattr(tuple, TICKETS_REQUESTED_AT, desc,
-										 &isnull)) >= before)
-		return NULL;
-	ticket = palloc(sizeof(TicketRow));
 	read_ticket(tuple, desc, NULL, ticket);
 	return ticket;
 }
@@ -502,5 +496,6 @@ read_old_ticket(HeapTuple tuple, TupleDesc desc, TimestampTz before)
 List *
 store_sample_tickets(TimestampTz before, int *seen)
 {
-	return store_sample_rows(REL_TICKETS, before, seen, read_old_ticket);
+	return store_sample_rows(REL_TICKETS, TICKETS_REQUESTED_AT, before, seen,
+							 read_old_ticket);
 }

@@ -41,6 +41,7 @@ my %commands = (
 	'status of a lock' => [qw(status n)],
 	'status of a queue' => [qw(status --queue)],
 	'status again and again' => [qw(status --watch --interval 0.1)],
+	'events as JSON' => [qw(events --json)],
 	break => [qw(break n --fence 5)],
 	run => [qw(run n --lease-seconds 2 --wait-seconds 1 -- true)],
 	'run of what lasts' => [qw(run n --lease-seconds 2 -- sleep 2)],
@@ -57,6 +58,7 @@ sub asked
 
 	return (\@queue_columns, queue_row()) if $query =~ /lease_tickets/;
 	return (\@status_columns, status_row()) if $query =~ /lease_status|lease_peek\(\$1, \$2\)/;
+	return (\@event_columns, event_row()) if $query =~ /lease_events/;
 	return (\@break_columns, break_row()) if $query =~ /lease_break/;
 	return (\@ticket_columns, ticket_row(state => $query =~ /lease_release/ ? 'released' : 'held'));
 }
@@ -255,8 +257,8 @@ sub faults
 # One that says nothing more takes the longest
 # ---------------------------------------------------------------------
 
-# the time of status is 30 s, so that is left to the long run
-my @silent = grep { $_->[0] !~ /^status(?! of)/ || $cases > 1000 } ordered();
+# the time of status and of events is 30 s, so that is left to the long run
+my @silent = grep { $_->[0] !~ /^(status(?! of)|events)/ || $cases > 1000 } ordered();
 my @waiting = map { spawn_cli([ '-d', connection_string($dir, 'silent'), @{ $_->[1] } ]) } @silent;
 
 # ---------------------------------------------------------------------
@@ -265,7 +267,7 @@ my @waiting = map { spawn_cli([ '-d', connection_string($dir, 'silent'), @{ $_->
 
 foreach (
 	[ 'acquire', 0 ], [ 'get', 0 ], [ 'heartbeat', 0 ], [ 'release', 0 ], [ 'status', 0 ],
-	[ 'status as JSON', 0 ], [ 'status of a lock', 0 ], [ 'break', 0 ], [ 'run', 0 ])
+	[ 'status as JSON', 0 ], [ 'status of a lock', 0 ], [ 'events as JSON', 0 ], [ 'break', 0 ], [ 'run', 0 ])
 {
 	my ($name, $code) = @$_;
 	my ($client) = run_cases([ $name, 'good', $commands{$name} ]);

@@ -12,8 +12,8 @@ use POSIX ();
 
 our @EXPORT = qw(
   start_hostile connection_string message notice failure columns row
-  greeting answer ticket_row status_row queue_row break_row
-  $evil @ticket_columns @status_columns @queue_columns @break_columns
+  greeting answer ticket_row status_row queue_row event_row break_row
+  $evil @ticket_columns @status_columns @queue_columns @event_columns @break_columns
 );
 
 # What a terminal would obey: C0, DEL, C1 as UTF-8 and as bytes, and C1 in a form
@@ -24,6 +24,7 @@ our @ticket_columns = qw(state ticket scope name owner fence depth position expi
   wait_until remaining_ms next_call_ms holder holder_role request_id note json);
 our @status_columns = qw(scope name owner role fence depth waiters held_ms remaining_ms state note json);
 our @queue_columns = qw(scope name owner role state position age_ms remaining_ms note json);
+our @event_columns = qw(next_xid next_id more at kind scope name owner role fence ticket note json);
 our @break_columns = qw(broken json);
 
 # ---------------------------------------------------------------------
@@ -109,6 +110,17 @@ sub queue_row
 		age_ms => 3000, remaining_ms => 2000, note => $evil, json => qq({"owner":"$evil"}), %change);
 
 	return row(map { $value{$_} } @queue_columns);
+}
+
+sub event_row
+{
+	my (%change) = @_;
+	my %value = (
+		next_xid => 800, next_id => 1, more => 'f', at => "2026-11-30$evil", kind => "granted$evil",
+		scope => "s$evil", name => 'n', owner => "o$evil", role => 'r', fence => 5, ticket => 't',
+		json => qq({"owner":"$evil"}), %change);
+
+	return row(map { $value{$_} } @event_columns);
 }
 
 sub break_row { return row('t', qq({"broken":true})) }
