@@ -16,6 +16,7 @@
  *	child	the command: its process group, terminal and status
  *	run		a command under a lease
  *	command	the other subcommands
+ *	mcp		a server for agents, see mcp.h
  *	options, main
  *
  * Copyright (c) 2026, leaselock contributors
@@ -78,6 +79,12 @@ typedef struct Options
 	bool		quiet;
 	bool		watch;
 	char	  **argv;			/* the command of run */
+	double		answer_within_seconds;	/* and the following, for mcp */
+	double		max_keep_seconds;
+	bool		allow_break;
+	bool		release_on_exit;
+	bool		uses_utf8;		/* whatever the environment says */
+	const char *application;	/* NULL: the program's */
 } Options;
 
 typedef ExitCode (*Command) (const Options *options);
@@ -132,6 +139,7 @@ typedef enum Ask
 	ASK_RELEASE,
 	ASK_STATUS,
 	ASK_PEEK,
+	ASK_LIST,
 	ASK_BREAK
 } Ask;
 
@@ -166,6 +174,7 @@ extern void read_ticket(const PGresult *answer, Ticket *ticket);
 extern ExitCode ticket_exit_code(const char *state);
 extern bool ticket_is_live(const char *state);
 extern bool is_uuid(const char *value);
+extern void make_uuid(char *result, size_t size);
 extern bool is_number(const char *value, int64_t least, int64_t most);
 
 /* link.c */
@@ -217,6 +226,11 @@ extern bool link_may_recover(const Link *link);
 extern bool link_outcome_is_open(const Link *link);
 extern ExitCode link_exit_code(const Link *link);
 extern void link_sleep(Link *link, int fd, Instant until);
+extern void link_sleep_with(Link *link, struct pollfd *fds, int count,
+							Instant until);
+
+/* The first entries of what is slept on are event.c's and the link's. */
+#define LINK_FDS	2
 
 /* acquire.c */
 
@@ -269,7 +283,7 @@ extern void resume_child(const Child *child);
 extern void take_terminal_back(const Child *child);
 extern ExitCode child_exit_code(const Child *child);
 
-/* run.c, command.c */
+/* run.c, command.c, mcp.c */
 
 extern ExitCode run_command(const Options *options);
 extern ExitCode acquire_command(const Options *options);
@@ -278,5 +292,6 @@ extern ExitCode heartbeat_command(const Options *options);
 extern ExitCode release_command(const Options *options);
 extern ExitCode status_command(const Options *options);
 extern ExitCode break_command(const Options *options);
+extern ExitCode mcp_command(const Options *options);
 
 #endif							/* LEASELOCK_CLI_H */
