@@ -148,6 +148,7 @@ extern void stop_canceller(void);
 typedef struct Task
 {
 	Instant		ask_at;			/* INT64_MAX: nothing */
+	int			number;			/* who was there first goes first */
 	Instant		patience_ends;	/* of the question that is asked */
 	int			failures;		/* in a row */
 	int64_t		slice_ms;		/* how long it may keep others waiting */
@@ -205,6 +206,7 @@ typedef struct Server
 	bool		is_legacy;		/* there was a handshake */
 	Call	   *calls;
 	Lease	   *leases;
+	int			tasks;			/* so far */
 	Task	   *asking;			/* whose question is out; may be NULL */
 	Instant		asked_at;
 	bool		is_ending;

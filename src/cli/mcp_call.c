@@ -86,6 +86,7 @@ begin_call(Server *server, json_t *id, json_t *token, bool modern,
 		   const Tool *tool, json_t *arguments)
 {
 	Call	   *call = calloc(1, sizeof(Call));
+	Call	  **place;
 	json_t	   *fault;
 
 	if (call == NULL)
@@ -99,6 +100,7 @@ begin_call(Server *server, json_t *id, json_t *token, bool modern,
 	call->tool = tool;
 	call->began = now();
 	call->task.ask_at = tool->ask == ASK_ACQUIRE ? INT64_MAX : call->began;
+	call->task.number = server->tasks++;
 	fault = read_values(server->options, tool, arguments, &call->values);
 	if (fault == NULL && count_calls(server) >= MOST_CALLS)
 		fault = json_string("too many calls at once: wait for answers first");
@@ -112,8 +114,9 @@ begin_call(Server *server, json_t *id, json_t *token, bool modern,
 		free_call(call);
 		return;
 	}
-	call->next = server->calls;
-	server->calls = call;
+	for (place = &server->calls; *place; place = &(*place)->next)
+		;
+	*place = call;
 }
 
 /*

@@ -97,6 +97,7 @@ add_lease(Server *server, const Call *call, const char *request,
 	lease->scope = copy_text(call->values.text[ARG_SCOPE]);
 	lease->owner = copy_text(owner);
 	lease->lease_seconds = copy_text(seconds ? seconds : "60");
+	lease->task.number = server->tasks++;
 	lease->wait_until = call->began + value_ms(&call->values, ARG_WAIT_SECONDS);
 	lease->next = server->leases;
 	server->leases = lease;

@@ -43,6 +43,19 @@ lease_of(const Server *server, const Task *task)
 }
 
 /*
+ * earlier
+ *	  Which of two tasks goes first; the first one may be NULL.
+ */
+static Task *
+earlier(Task *first, Task *second)
+{
+	if (first == NULL || second->ask_at < first->ask_at ||
+		(second->ask_at == first->ask_at && second->number < first->number))
+		return second;
+	return first;
+}
+
+/*
  * first_task
  *	  Of those that want to ask, the one that is due first; NULL if there is
  *	  none.  Answers to calls have to be read some day.
@@ -53,14 +66,12 @@ first_task(const Server *server)
 	Task	   *first = NULL;
 
 	for (Lease *lease = server->leases; lease; lease = lease->next)
-		if (&lease->task != server->asking &&
-			(first == NULL || lease->task.ask_at < first->ask_at))
-			first = &lease->task;
+		if (&lease->task != server->asking)
+			first = earlier(first, &lease->task);
 	if (wire_backlog() < MOST_BACKLOG)
 		for (Call *call = server->calls; call; call = call->next)
-			if (&call->task != server->asking &&
-				(first == NULL || call->task.ask_at < first->ask_at))
-				first = &call->task;
+			if (&call->task != server->asking)
+				first = earlier(first, &call->task);
 	return first && first->ask_at < INT64_MAX ? first : NULL;
 }
 

@@ -142,14 +142,15 @@ wire_send_result(json_t *id, bool modern, json_t *result)
 void
 wire_send_error(json_t *id, ErrorCode code, const char *message, json_t *data)
 {
-	json_t	   *answer = json_pack("{s:s, s:{s:i, s:o}}", "jsonrpc", "2.0",
-								   "error", "code", (int) code,
-								   "message", clean_string(message));
+	json_t	   *error = json_pack("{s:i, s:o}", "code", (int) code,
+								  "message", clean_string(message));
+	json_t	   *answer = json_pack("{s:s}", "jsonrpc", "2.0");
 
 	if (id)
 		json_object_set(answer, "id", id);
 	if (data)
-		json_object_set_new(json_object_get(answer, "error"), "data", data);
+		json_object_set_new(error, "data", data);
+	json_object_set_new(answer, "error", error);
 	send_message(answer);
 }
 
