@@ -78,7 +78,7 @@ static bool
 has_ended(const Server *server)
 {
 	bool		is_done = server->calls == NULL && server->asking == NULL &&
-		wire_backlog() == 0;
+	wire_backlog() == 0;
 
 	for (const Lease *lease = server->leases; lease; lease = lease->next)
 		is_done = is_done && lease->task.ask_at == INT64_MAX;
@@ -127,7 +127,7 @@ mcp_command(const Options *given)
 {
 	static const int child_ended = SIGCHLD;
 	Options		options = *given;
-	Server		server = {.options = &options, .application = "leaselock mcp"};
+	Server		server = {.options = &options,.application = "leaselock mcp"};
 	struct pollfd fds[FDS] = {{0}};
 	ExitCode	code = EXIT_DONE;
 

@@ -329,7 +329,7 @@ void
 note_lease_answer(Server *server, Lease *lease, const PGresult *answer)
 {
 	bool		is_abandoned = lease->is_abandoned &&
-		!is_asked_for(server, lease);
+	!is_asked_for(server, lease);
 
 	note_ticket(lease, answer, server->asked_at);
 	lease->task.failures = 0;
@@ -391,7 +391,7 @@ note_lease_failure(Server *server, Lease *lease)
 	Link	   *link = &server->link;
 	bool		has_ticket = lease->ticket.ticket[0] != '\0';
 	bool		is_passing = link_may_recover(link) ||
-		(strcmp(link->sqlstate, "25006") == 0 && has_ticket);
+	(strcmp(link->sqlstate, "25006") == 0 && has_ticket);
 
 	lease->task.is_open = lease->task.is_open || link_outcome_is_open(link);
 	if (!is_passing)

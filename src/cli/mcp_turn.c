@@ -86,7 +86,7 @@ finish(Server *server, bool answered)
 	Call	   *call = call_of(server, task);
 	Lease	   *lease = lease_of(server, task);
 	bool		was_cut = task->is_cut && !answered &&
-		strcmp(server->link.sqlstate, "57014") == 0;
+	strcmp(server->link.sqlstate, "57014") == 0;
 
 	server->asking = NULL;
 	task->is_cut = false;
@@ -106,13 +106,17 @@ finish(Server *server, bool answered)
 		note_lease_failure(server, lease);
 }
 
-static void
+/*
+ * ask_next
+ *	  False if nobody is due.
+ */
+static bool
 ask_next(Server *server)
 {
 	Task	   *task = first_task(server);
 
 	if (task == NULL || now() < task->ask_at)
-		return;
+		return false;
 	server->asking = task;
 	server->asked_at = now();
 	task->ask_at = INT64_MAX;
@@ -121,6 +125,7 @@ ask_next(Server *server)
 		ask_for_call(server, call_of(server, task));
 	else
 		ask_for_lease(server, lease_of(server, task));
+	return true;
 }
 
 /*
@@ -148,29 +153,39 @@ cut_short(Server *server)
 }
 
 /*
+ * go_on
+ *	  With the question that is out, as far as that can be without waiting.
+ */
+static void
+go_on(Server *server)
+{
+	Progress	progress = PENDING;
+
+	if (server->asking || server->link.state != LINK_DOWN)
+		progress = link_step(&server->link);
+	if (server->asking && progress != PENDING)
+		finish(server, progress == ANSWERED);
+}
+
+/*
  * take_turns
  *	  Goes on with the question that is out, and with the next one.
  */
 void
 take_turns(Server *server)
 {
-	Link	   *link = &server->link;
-	Progress	progress = PENDING;
-
 	if (canceller_is_stuck())
 	{
 		/* also when there is an answer: it could still hit the next question */
 		stop_canceller();
-		link_drop(link, "the server does not answer");
+		link_drop(&server->link, "the server does not answer");
 	}
-	if (server->asking || link->state != LINK_DOWN)
-		progress = link_step(link);
-	if (server->asking && progress != PENDING)
-		finish(server, progress == ANSWERED);
+	go_on(server);
+	while (server->asking == NULL && !canceller_is_running() &&
+		   ask_next(server))
+		go_on(server);
 	if (server->asking)
 		cut_short(server);
-	else if (!canceller_is_running())
-		ask_next(server);
 }
 
 /*

@@ -50,6 +50,8 @@ sub start_mcp
 {
 	my ($arguments, %options) = @_;
 
+	# that of the test's own connections
+	delete local $ENV{PGAPPNAME};
 	pipe my $in, my $to or die "no pipe: $!";
 	pipe my $from, my $out or die "no pipe: $!";
 	my $mcp = spawn_cli([ 'mcp', @{ $arguments // [] } ],
