@@ -117,6 +117,7 @@ REGRESS = \
 	tickets \
 	reentrancy \
 	request_id \
+	notes \
 	release_all \
 	named_locks \
 	transaction_isolation \

@@ -109,6 +109,7 @@ CREATE TABLE leaselock.locks (
 --                by its liveness lock
 --   ended_at     when the ticket was ended, by what is stored
 --   waiter_pid   the backend that waits in lease_wait, to be woken
+--   note         a text of the caller's for people; no rule looks at it
 CREATE TABLE leaselock.tickets (
 	ticket uuid NOT NULL,
 	lease_us bigint NOT NULL,
@@ -127,7 +128,8 @@ CREATE TABLE leaselock.tickets (
 	wait_until timestamptz,
 	alive_until timestamptz,
 	ended_at timestamptz,
-	waiter_pid integer
+	waiter_pid integer,
+	note text COLLATE "C"
 ) USING heap WITH (
 	fillfactor = 80,
 	autovacuum_vacuum_scale_factor = 0,
@@ -246,13 +248,14 @@ CREATE TYPE leaselock.lease_ticket AS (
 	next_call_ms bigint,
 	holder text,
 	holder_role name,
-	request_id uuid
+	request_id uuid,
+	note text
 );
 COMMENT ON TYPE leaselock.lease_ticket IS
 	'one acquisition of a lease lock, as every ticket call answers it';
 
 -- ----------------------------------------------------------------------
--- Function: leaselock.lease_acquire(6)
+-- Function: leaselock.lease_acquire(7)
 --
 --	Acquires a lock and answers with a ticket for it.
 --
@@ -265,6 +268,8 @@ COMMENT ON TYPE leaselock.lease_ticket IS
 --	scope       the namespace of the name, 1 to 255 bytes
 --	request_id  names this acquisition, so that a retry finds the ticket that
 --	            the first call made; NULL: every call is a new acquisition
+--	note        a text for people (host, job, link), up to 1000 bytes without
+--	            control characters, kept with the ticket; NULL or empty: none
 --
 -- Returns:
 --	state held (with fence, expires_at, depth), waiting (with position),
@@ -287,11 +292,12 @@ CREATE FUNCTION leaselock.lease_acquire(
 	lease interval DEFAULT '60 s',
 	wait interval DEFAULT '0 s',
 	scope text DEFAULT 'public',
-	request_id uuid DEFAULT NULL)
+	request_id uuid DEFAULT NULL,
+	note text DEFAULT NULL)
 RETURNS leaselock.lease_ticket
 AS 'MODULE_PATHNAME', 'leaselock_lease_acquire'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION leaselock.lease_acquire(text, text, interval, interval, text, uuid) IS
+COMMENT ON FUNCTION leaselock.lease_acquire(text, text, interval, interval, text, uuid, text) IS
 	'acquire a lease lock; answers with a ticket';
 
 -- ----------------------------------------------------------------------
@@ -444,14 +450,14 @@ COMMENT ON PROCEDURE leaselock.lease_wait(uuid, interval, text, bigint, timestam
 	'wait for a ticket''s turn';
 
 -- ----------------------------------------------------------------------
--- Procedure: leaselock.lease_acquire_wait(10)
+-- Procedure: leaselock.lease_acquire_wait(11)
 --
 --	lease_acquire and lease_wait in one: acquires the lock, and waits for its
 --	turn if need be.  If the wait is ended by a cancel, a time-out or the
 --	loss of the client, the ticket is cancelled.
 --
 -- Parameters:
---	name to request_id  as for lease_acquire
+--	name to request_id, note  as for lease_acquire
 --	ticket, state, fence, expires_at  (out) the ticket
 --
 -- Errors: as for lease_acquire and lease_wait, and
@@ -469,10 +475,11 @@ CREATE PROCEDURE leaselock.lease_acquire_wait(
 	INOUT ticket uuid DEFAULT NULL,
 	INOUT state text DEFAULT NULL,
 	INOUT fence bigint DEFAULT NULL,
-	INOUT expires_at timestamptz DEFAULT NULL)
+	INOUT expires_at timestamptz DEFAULT NULL,
+	note text DEFAULT NULL)
 AS 'MODULE_PATHNAME', 'leaselock_lease_acquire_wait'
 LANGUAGE C;
-COMMENT ON PROCEDURE leaselock.lease_acquire_wait(text, text, interval, interval, text, uuid, uuid, text, bigint, timestamptz) IS
+COMMENT ON PROCEDURE leaselock.lease_acquire_wait(text, text, interval, interval, text, uuid, uuid, text, bigint, timestamptz, text) IS
 	'acquire a lease lock, waiting for a turn';
 
 -- ----------------------------------------------------------------------
@@ -716,7 +723,8 @@ CREATE FUNCTION leaselock.lease_peek(
 	OUT expires_at timestamptz,
 	OUT remaining_ms bigint,
 	OUT lapsed boolean,
-	OUT waiters int)
+	OUT waiters int,
+	OUT note text)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'leaselock_lease_peek'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
@@ -735,7 +743,8 @@ CREATE FUNCTION leaselock.status_rows(
 	OUT expires_at timestamptz,
 	OUT remaining_ms bigint,
 	OUT lapsed boolean,
-	OUT waiters int)
+	OUT waiters int,
+	OUT note text)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'leaselock_status_rows'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
@@ -744,7 +753,7 @@ COMMENT ON FUNCTION leaselock.status_rows() IS
 
 CREATE VIEW leaselock.lease_status AS
 	SELECT scope, name, owner, role, fence, depth, granted_at, expires_at,
-		remaining_ms, lapsed, waiters
+		remaining_ms, lapsed, waiters, note
 	FROM leaselock.status_rows();
 COMMENT ON VIEW leaselock.lease_status IS
 	'a row per lock that is held or waited for';
@@ -762,7 +771,8 @@ CREATE FUNCTION leaselock.ticket_rows(
 	OUT requested_at timestamptz,
 	OUT expires_at timestamptz,
 	OUT wait_until timestamptz,
-	OUT remaining_ms bigint)
+	OUT remaining_ms bigint,
+	OUT note text)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'leaselock_ticket_rows'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
@@ -771,7 +781,7 @@ COMMENT ON FUNCTION leaselock.ticket_rows() IS
 
 CREATE VIEW leaselock.lease_tickets AS
 	SELECT scope, name, owner, role, ticket, state, "position", depth,
-		requested_at, expires_at, wait_until, remaining_ms
+		requested_at, expires_at, wait_until, remaining_ms, note
 	FROM leaselock.ticket_rows();
 COMMENT ON VIEW leaselock.lease_tickets IS
 	'a row per live ticket, held or waiting';

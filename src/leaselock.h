@@ -27,6 +27,12 @@
 #define MAX_TEXT_BYTES		255
 
 /*
+ * The longest note.  With the longest names a ticket's row still fits where no
+ * part of it is moved out of the table, as a larger one's would be.
+ */
+#define MAX_NOTE_BYTES		1000
+
+/*
  * Own SQLSTATEs.  The class begins with a letter that the SQL standard leaves
  * to implementations, so that no client takes them for an error to retry.
  */

@@ -74,42 +74,71 @@ shown_value(const char *value)
 	return result;
 }
 
+/* What a text has to be like. */
+typedef struct TextRules
+{
+	int			min_bytes;
+	int			max_bytes;
+	const char *hint;
+} TextRules;
+
+static const TextRules label_rules = {
+	1, MAX_TEXT_BYTES,
+	"Pass 1 to " CppAsString2(MAX_TEXT_BYTES) " bytes without control characters, not beginning or ending with a blank."
+};
+
+static const TextRules note_rules = {
+	0, MAX_NOTE_BYTES,
+	"Pass up to " CppAsString2(MAX_NOTE_BYTES) " bytes without control characters."
+};
+
 static void
-reject_text(const char *argname, const char *problem, char *detail)
+reject_text(const char *argname, const TextRules *rules, const char *problem,
+			char *detail)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("argument \"%s\" %s", argname, problem),
 			 errdetail_internal("%s", detail),
-			 errhint("Pass 1 to %d bytes without control characters, not beginning or ending with a blank.",
-					 MAX_TEXT_BYTES)));
+			 errhint("%s", rules->hint)));
+}
+
+/* Checks the length and the characters; returns the length. */
+static int
+check_bytes(const char *value, const char *argname, const TextRules *rules)
+{
+	int			len = strlen(value);
+
+	if (len < rules->min_bytes)
+		reject_text(argname, rules, "must not be empty",
+					psprintf("It has 0 bytes, and must have %d to %d.",
+							 rules->min_bytes, rules->max_bytes));
+	if (len > rules->max_bytes)
+		reject_text(argname, rules, "is too long",
+					psprintf("\"%s\" has %d bytes, and must have %d to %d.",
+							 shown_value(value), len, rules->min_bytes,
+							 rules->max_bytes));
+	for (int i = 0; i < len; i++)
+	{
+		unsigned char c = (unsigned char) value[i];
+
+		if (c < 0x20 || c == 0x7F)
+			reject_text(argname, rules, "must not contain a control character",
+						psprintf("Byte %d of \"%s\" is 0x%02X.",
+								 i + 1, shown_value(value), c));
+	}
+	return len;
 }
 
 /* Text rules of scope, name and owner. */
 void
 check_text(const char *value, const char *argname)
 {
-	int			len = strlen(value);
+	int			len = check_bytes(value, argname, &label_rules);
 
-	if (len == 0)
-		reject_text(argname, "must not be empty",
-					psprintf("It has 0 bytes, and must have 1 to %d.",
-							 MAX_TEXT_BYTES));
-	if (len > MAX_TEXT_BYTES)
-		reject_text(argname, "is too long",
-					psprintf("\"%s\" has %d bytes, and must have 1 to %d.",
-							 shown_value(value), len, MAX_TEXT_BYTES));
-	for (int i = 0; i < len; i++)
-	{
-		unsigned char c = (unsigned char) value[i];
-
-		if (c < 0x20 || c == 0x7F)
-			reject_text(argname, "must not contain a control character",
-						psprintf("Byte %d of \"%s\" is 0x%02X.",
-								 i + 1, shown_value(value), c));
-	}
 	if (value[0] == ' ' || value[len - 1] == ' ')
-		reject_text(argname, "must not begin or end with white space",
+		reject_text(argname, &label_rules,
+					"must not begin or end with white space",
 					psprintf("The value is \"%s\".",
 							 shown_value(value)));
 }
@@ -124,6 +153,18 @@ argument_text(FunctionCallInfo fcinfo, int argno, const char *argname)
 	value = text_to_cstring(PG_GETARG_TEXT_PP(argno));
 	check_text(value, argname);
 	return value;
+}
+
+/* A text for people, NULL if there is none: it is empty or not given. */
+char *
+argument_note(FunctionCallInfo fcinfo, int argno, const char *argname)
+{
+	char	   *value;
+
+	if (PG_ARGISNULL(argno))
+		return NULL;
+	value = text_to_cstring(PG_GETARG_TEXT_PP(argno));
+	return check_bytes(value, argname, &note_rules) > 0 ? value : NULL;
 }
 
 /* The next three: any value of the type but NULL. */

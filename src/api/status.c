@@ -50,6 +50,7 @@ enum
 	STATUS_REMAINING_MS,
 	STATUS_LAPSED,
 	STATUS_WAITERS,
+	STATUS_NOTE,
 	STATUS_COLUMNS
 };
 
@@ -68,17 +69,18 @@ enum
 	TICKET_EXPIRES_AT,
 	TICKET_WAIT_UNTIL,
 	TICKET_REMAINING_MS,
+	TICKET_NOTE,
 	TICKET_COLUMNS
 };
 
 static const Oid status_types[STATUS_COLUMNS] = {
 	TEXTOID, TEXTOID, TEXTOID, NAMEOID, INT8OID, INT4OID, TIMESTAMPTZOID,
-	TIMESTAMPTZOID, INT8OID, BOOLOID, INT4OID
+	TIMESTAMPTZOID, INT8OID, BOOLOID, INT4OID, TEXTOID
 };
 
 static const Oid ticket_types[TICKET_COLUMNS] = {
 	TEXTOID, TEXTOID, TEXTOID, NAMEOID, UUIDOID, TEXTOID, INT4OID, INT4OID,
-	TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID
+	TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, TEXTOID
 };
 
 /* ----------------------------------------------------------------------
@@ -174,6 +176,29 @@ set_holder(Datum *values, const LockRow *lock, TimestampTz now)
 		Int64GetDatum(clock_remaining_ms(until, now));
 }
 
+/*
+ * The note of the newest ticket of the grant that has one, NULL if none has.
+ * Tickets that were given back do not count.
+ */
+static const char *
+newest_note(const LockRow *lock)
+{
+	const TicketRow *newest = NULL;
+	TicketRow  *shares;
+	int			count;
+
+	if (lock->tickets == 0)
+		return NULL;
+	shares = store_load_shares(lock, &count);
+	for (int i = 0; i < count; i++)
+	{
+		if (shares[i].note != NULL &&
+			(newest == NULL || shares[i].requested_at >= newest->requested_at))
+			newest = &shares[i];
+	}
+	return newest ? newest->note : NULL;
+}
+
 /* Waiters are counted up to "enough", from that many rows. */
 static void
 put_status_row(ReturnSetInfo *result, const LockRow *lock, int enough,
@@ -182,6 +207,7 @@ put_status_row(ReturnSetInfo *result, const LockRow *lock, int enough,
 	TimestampTz now = clock_read(lock->changed_at);
 	bool		held = OidIsValid(lock->holder.role);
 	int			waiters = queue_length(lock, now, enough, max_rows);
+	const char *note = held ? newest_note(lock) : NULL;
 	Datum		values[STATUS_COLUMNS] = {0};
 	bool		nulls[STATUS_COLUMNS];
 
@@ -198,6 +224,8 @@ put_status_row(ReturnSetInfo *result, const LockRow *lock, int enough,
 		set_holder(values, lock, now);
 	values[STATUS_LAPSED] = BoolGetDatum(held && !grant_is_live(lock, now));
 	values[STATUS_WAITERS] = Int32GetDatum(waiters);
+	values[STATUS_NOTE] = text_or_null(note);
+	nulls[STATUS_NOTE] = note == NULL;
 	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 }
 
@@ -264,6 +292,8 @@ put_ticket_row(ReturnSetInfo *result, const TicketRow *ticket,
 	values[TICKET_WAIT_UNTIL] = TimestampTzGetDatum(ticket->wait_until);
 	nulls[TICKET_WAIT_UNTIL] = held;
 	values[TICKET_REMAINING_MS] = Int64GetDatum(clock_remaining_ms(until, now));
+	values[TICKET_NOTE] = text_or_null(ticket->note);
+	nulls[TICKET_NOTE] = ticket->note == NULL;
 	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 }
 

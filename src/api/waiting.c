@@ -108,7 +108,7 @@ Datum
 leaselock_lease_acquire_wait(PG_FUNCTION_ARGS)
 {
 	int64		wait_us;
-	LeaseEvent	event = acquire_event(fcinfo, &wait_us);
+	LeaseEvent	event = acquire_event(fcinfo, 10, &wait_us);
 	TupleDesc	desc;
 	LeaseAnswer answer;
 

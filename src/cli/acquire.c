@@ -46,6 +46,7 @@ typedef struct Attempt
 	Instant		retry_until;	/* end of repetitions after failures */
 	bool		outcome_is_open;	/* of a request that was sent */
 	int			failures;		/* in a row */
+	const char *note;
 } Attempt;
 
 /*
@@ -88,7 +89,7 @@ ask_once(Attempt *attempt)
 	char		wait[32];
 	const char *parameters[] = {
 		options->name, options->owner, options->lease, wait,
-		options->scope, options->request
+		options->scope, options->request, attempt->note
 	};
 	Progress	progress;
 
@@ -160,6 +161,22 @@ static bool
 has_place(const Attempt *attempt)
 {
 	return attempt->outcome_is_open || attempt->ticket->ticket[0];
+}
+
+/*
+ * may_leave_note_out
+ *	  Whether it may be the note that the server refuses: the encoding of the
+ *	  database may lack a character of it, or need more bytes.  A note that we
+ *	  made up must not keep anybody from the lock.
+ */
+static bool
+may_leave_note_out(Attempt *attempt)
+{
+	if (attempt->note == NULL || !attempt->options->note_is_made_up ||
+		strncmp(attempt->link->sqlstate, "22", 2) != 0)
+		return false;
+	attempt->note = NULL;
+	return true;
 }
 
 /*
@@ -273,6 +290,7 @@ acquire(Link *link, const Options *options, Ticket *ticket)
 	attempt.ticket = ticket;
 	attempt.give_up_at = now() + (int64_t) (options->wait_seconds * 1000);
 	attempt.retry_until = attempt.give_up_at;
+	attempt.note = options->note;
 	for (;;)
 	{
 		Progress	progress = ask_once(&attempt);
@@ -281,6 +299,8 @@ acquire(Link *link, const Options *options, Ticket *ticket)
 			return abandon(&attempt);
 		if (progress == ANSWERED && strcmp(ticket->state, "waiting") != 0)
 			break;
+		if (progress == FAILED && may_leave_note_out(&attempt))
+			continue;
 		if (progress == FAILED && !may_try_again(&attempt))
 			return fail(&attempt);
 		if (progress == ANSWERED && now() >= attempt.give_up_at + LATE_MS)

@@ -54,6 +54,9 @@ typedef enum ExitCode
 /* 36500 days, the longest time that the server knows. */
 #define MAX_SECONDS		3153600000.0
 
+/* The longest note that the server takes. */
+#define MAX_NOTE_BYTES	1000
+
 /* options.c */
 
 typedef struct Options
@@ -68,6 +71,8 @@ typedef struct Options
 	const char *scope;			/* NULL: all, for status */
 	const char *request;		/* never NULL for acquire and run */
 	bool		request_is_known;	/* to who called, for it was given */
+	const char *note;			/* for people; NULL: none */
+	bool		note_is_made_up;
 	const char *fence;
 	const char *lease;			/* seconds, as given; NULL if not */
 	double		lease_seconds;
@@ -95,6 +100,7 @@ extern Command parse_options(int argc, char **argv, Options *options);
 
 extern void set_text_encoding(const char *name);
 extern void clean_text(char *text);
+extern void cut_text(char *text, size_t most);
 extern void put_text(FILE *stream, const char *value);
 extern void put_json(FILE *stream, const char *value);
 extern int	text_width(const char *value);
@@ -143,7 +149,7 @@ typedef enum Ask
 	ASK_BREAK
 } Ask;
 
-#define MAX_PARAMETERS	6
+#define MAX_PARAMETERS	7
 
 typedef struct Question
 {

@@ -78,6 +78,7 @@ typedef enum Argument
 	ARG_LEASE_SECONDS,
 	ARG_WAIT_SECONDS,
 	ARG_KEEP_SECONDS,
+	ARG_NOTE,
 	ARG_TICKET,
 	ARG_FENCE,
 	ARG_LIMIT
@@ -165,6 +166,7 @@ typedef struct Lease
 	char	   *scope;
 	char	   *owner;
 	char	   *lease_seconds;
+	char	   *note;			/* may be NULL */
 	char		request[40];
 	bool		request_is_known;	/* to who called, for it was given */
 	char		wait[32];		/* seconds, for the question */

@@ -97,6 +97,8 @@ add_lease(Server *server, const Call *call, const char *request,
 	lease->scope = copy_text(call->values.text[ARG_SCOPE]);
 	lease->owner = copy_text(owner);
 	lease->lease_seconds = copy_text(seconds ? seconds : "60");
+	if (call->values.text[ARG_NOTE])
+		lease->note = copy_text(call->values.text[ARG_NOTE]);
 	lease->task.number = server->tasks++;
 	lease->wait_until = call->began + value_ms(&call->values, ARG_WAIT_SECONDS);
 	lease->next = server->leases;
@@ -210,7 +212,7 @@ ask_for_lease(Server *server, Lease *lease)
 	Ask			ask = ASK_ACQUIRE;
 	const char *acquire[MAX_PARAMETERS] = {
 		lease->name, lease->owner, lease->lease_seconds, lease->wait,
-		lease->scope, lease->request
+		lease->scope, lease->request, lease->note
 	};
 	const char *ticket[MAX_PARAMETERS] = {lease->ticket.ticket, NULL};
 	int64_t		patience = ANSWER_MS;
@@ -510,6 +512,7 @@ tidy_leases(Server *server)
 		free(lease->scope);
 		free(lease->owner);
 		free(lease->lease_seconds);
+		free(lease->note);
 		free(lease);
 	}
 }

@@ -42,6 +42,8 @@ const ArgumentRule argument_rules[] = {
 	"How long to wait in the queue if somebody else has the lock; up to 300 unless the database says otherwise. A long wait is answered with the state waiting, and your place is kept."},
 	[ARG_KEEP_SECONDS] = {"keep_seconds", KIND_SECONDS, 0, MAX_SECONDS, NULL,
 	"How long this program renews the lease for you, from when you hold the lock; 0 ends that. It ends with this program, too. Release the ticket when you are done."},
+	[ARG_NOTE] = {"note", KIND_TEXT, 0, 0, NULL,
+	"A text for people, up to 1000 bytes on one line, shown with the lock: what you do and where, a link for example."},
 	[ARG_TICKET] = {"ticket", KIND_UUID, 0, 0, NULL,
 	"The ticket of an answer of acquire_lock."},
 	[ARG_FENCE] = {"fence", KIND_WHOLE, 1, UNBOUNDED, NULL,
@@ -56,7 +58,7 @@ static const Tool tools[] = {
 	{"acquire_lock", "Acquire a lock", ASK_ACQUIRE,
 		LOCK | BIT(ARG_OWNER) | BIT(ARG_REQUEST_UUID) |
 		BIT(ARG_LEASE_SECONDS) | BIT(ARG_WAIT_SECONDS) |
-		BIT(ARG_KEEP_SECONDS), BIT(ARG_LOCK_NAME), false, false,
+		BIT(ARG_KEEP_SECONDS) | BIT(ARG_NOTE), BIT(ARG_LOCK_NAME), false, false,
 	"Acquires a named lock for lease_seconds, or takes a place in its queue. Look at state: held (yours until expires_at; keep ticket and fence), waiting (call again with request_uuid set to request_id), contended (somebody else has it), deadlock (waiting would be a circle: release something first). None of these is an error. When you hold it, read the state of the work again before you do it."},
 	{"get_lock_ticket", "Look at a ticket", ASK_GET,
 		BIT(ARG_TICKET), BIT(ARG_TICKET), false, false,
@@ -137,7 +139,8 @@ argument_schema(const Options *options, Argument argument)
 	else if (rule->kind == KIND_UUID)
 		schema = json_pack("{s:s, s:s}", "type", "string", "format", "uuid");
 	else if (rule->kind == KIND_TEXT)
-		schema = json_pack("{s:s, s:i}", "type", "string", "minLength", 1);
+		schema = json_pack("{s:s, s:i}", "type", "string",
+						   "minLength", argument == ARG_NOTE ? 0 : 1);
 	else
 		schema = json_pack("{s:s, s:I}", "type", "integer",
 						   "minimum", (json_int_t) rule->least);

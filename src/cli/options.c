@@ -58,6 +58,7 @@ enum
 	OPT_WAIT,
 	OPT_SCOPE,
 	OPT_REQUEST,
+	OPT_NOTE,
 	OPT_FENCE,
 	OPT_GRACE,
 	OPT_JSON,
@@ -80,6 +81,7 @@ static const struct option long_options[] = {
 	{"wait-seconds", required_argument, NULL, OPT_WAIT},
 	{"scope", required_argument, NULL, OPT_SCOPE},
 	{"request-uuid", required_argument, NULL, OPT_REQUEST},
+	{"note", required_argument, NULL, OPT_NOTE},
 	{"fence", required_argument, NULL, OPT_FENCE},
 	{"grace", required_argument, NULL, OPT_GRACE},
 	{"json", no_argument, NULL, OPT_JSON},
@@ -101,7 +103,7 @@ static const struct option long_options[] = {
 static const int takers[] = {
 	EVERY, EVERY, EVERY, EVERY,
 	ACQUIRE | RUN, ACQUIRE | RUN | HEARTBEAT, ACQUIRE | RUN,
-	ACQUIRE | RUN | STATUS | BREAK | MCP, ACQUIRE, BREAK, RUN,
+	ACQUIRE | RUN | STATUS | BREAK | MCP, ACQUIRE, ACQUIRE | RUN, BREAK, RUN,
 	EVERY & ~(RUN | MCP), STATUS, STATUS,
 	MCP, MCP, MCP, MCP,
 	EVERY, EVERY, EVERY
@@ -114,14 +116,15 @@ static const char *const usage_text =
 "\n"
 "Usage:\n"
 "  leaselock acquire NAME --owner OWNER [--lease-seconds N] [--wait-seconds N]\n"
-"                    [--scope SCOPE] [--request-uuid UUID] [--json]\n"
+"                    [--scope SCOPE] [--request-uuid UUID] [--note TEXT] [--json]\n"
 "  leaselock get TICKET [--json]\n"
 "  leaselock heartbeat TICKET [--lease-seconds N] [--json]\n"
 "  leaselock release TICKET [--json]\n"
 "  leaselock status [NAME] [--scope SCOPE] [--json] [--watch [--interval N]]\n"
 "  leaselock break NAME --fence FENCE [--scope SCOPE] [--json]\n"
 "  leaselock run NAME [--owner OWNER] [--lease-seconds N] [--wait-seconds N]\n"
-"                    [--scope SCOPE] [--grace N] -- COMMAND [ARGUMENT]...\n"
+"                    [--scope SCOPE] [--note TEXT] [--grace N]\n"
+"                    -- COMMAND [ARGUMENT]...\n"
 "  leaselock mcp [--scope SCOPE] [--answer-within N] [--max-keep N]\n"
 "                    [--allow-break] [--release-on-exit]\n"
 "\n"
@@ -131,6 +134,7 @@ static const char *const usage_text =
 "      --wait-seconds N    how long to wait for a turn (0)\n"
 "      --scope SCOPE       the namespace of NAME (public)\n"
 "      --request-uuid UUID names the acquisition, so that it can be repeated\n"
+"      --note TEXT         is shown with the lease; run makes one up unless given\n"
 "      --fence FENCE       the grant to end, as status shows it\n"
 "      --grace N           seconds between TERM and KILL, at most half of the\n"
 "                          lease (5, or a quarter of the lease if that is less)\n"
@@ -196,6 +200,15 @@ check_seconds(const char *option, const char *value, double least, double most)
 	return seconds;
 }
 
+static void
+check_characters(const char *what, const char *value)
+{
+	for (size_t i = 0; value[i]; i++)
+		if ((unsigned char) value[i] < 32 || value[i] == 127)
+			usage_error("%s must not contain control characters (byte %zu of it is %d)",
+						what, i + 1, value[i]);
+}
+
 /*
  * check_label
  *	  The server's rules for scope, name and owner.
@@ -207,12 +220,19 @@ check_label(const char *what, const char *value)
 
 	if (length < 1 || length > 255)
 		usage_error("%s must be 1 to 255 bytes long, not %zu", what, length);
-	for (size_t i = 0; i < length; i++)
-		if ((unsigned char) value[i] < 32 || value[i] == 127)
-			usage_error("%s must not contain control characters (byte %zu of it is %d)",
-						what, i + 1, value[i]);
+	check_characters(what, value);
 	if (value[0] == ' ' || value[length - 1] == ' ')
 		usage_error("%s must not begin or end with a space: \"%s\"", what, value);
+	return value;
+}
+
+static const char *
+check_note(const char *value)
+{
+	if (strlen(value) > MAX_NOTE_BYTES)
+		usage_error("--note must be at most %d bytes long, not %zu",
+					MAX_NOTE_BYTES, strlen(value));
+	check_characters("--note", value);
 	return value;
 }
 
@@ -281,6 +301,9 @@ set_option(Options *options, int option, const char *value)
 		case OPT_REQUEST:
 			options->request = check_uuid("--request-uuid", value);
 			options->request_is_known = true;
+			break;
+		case OPT_NOTE:
+			options->note = check_note(value);
 			break;
 		case OPT_FENCE:
 			options->fence = check_fence(value);
@@ -454,6 +477,28 @@ complete(Options *options, int bit, const char *subcommand,
 }
 
 /*
+ * make_note
+ *	  "host:pid command", as much of it as a note may hold.  A character has
+ *	  one byte at least when it is cleaned, and had at most two if it went.
+ */
+static const char *
+make_note(char *const *command)
+{
+	static char note[4 * MAX_NOTE_BYTES];
+	char		host[128] = "";
+	size_t		length;
+
+	gethostname(host, sizeof(host) - 1);
+	length = snprintf(note, sizeof(note), "%s:%ld", host, (long) getpid());
+	for (; *command && length < sizeof(note); command++)
+		length += snprintf(note + length, sizeof(note) - length, " %s",
+						   *command);
+	clean_text(note);
+	cut_text(note, MAX_NOTE_BYTES);
+	return note;
+}
+
+/*
  * set_lease
  *	  The defaults that depend on each other.
  */
@@ -519,5 +564,10 @@ parse_options(int argc, char **argv, Options *options)
 		usage_error("run needs \"--\" and a COMMAND after its options");
 	if (bit != RUN && optind < argc)
 		usage_error("too many arguments: \"%s\"", argv[optind]);
+	if (bit == RUN && options->note == NULL)
+	{
+		options->note = make_note(options->argv);
+		options->note_is_made_up = true;
+	}
 	return subcommands[found].command;
 }

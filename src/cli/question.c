@@ -22,23 +22,23 @@
 #define TICKET_COLUMNS \
 	"SELECT t.state, t.ticket, t.scope, t.name, t.owner, t.fence, t.depth," \
 	" t.\"position\", t.expires_at, t.wait_until, t.remaining_ms," \
-	" t.next_call_ms, t.holder, t.holder_role, t.request_id," \
+	" t.next_call_ms, t.holder, t.holder_role, t.request_id, t.note," \
 	" pg_catalog.row_to_json(t) AS json FROM leaselock."
 
 #define STATUS_COLUMNS \
 	"SELECT s.scope, s.name, s.owner, s.role, s.fence, s.depth, s.waiters," \
-	" s.remaining_ms, s.lapsed, pg_catalog.row_to_json(s) AS json" \
+	" s.remaining_ms, s.lapsed, s.note, pg_catalog.row_to_json(s) AS json" \
 	" FROM leaselock."
 
 /* The same once more: what the answer must name, in this order. */
 static const char *const ticket_columns[] = {
 	"state", "ticket", "scope", "name", "owner", "fence", "depth", "position",
 	"expires_at", "wait_until", "remaining_ms", "next_call_ms", "holder",
-	"holder_role", "request_id", "json", NULL
+	"holder_role", "request_id", "note", "json", NULL
 };
 static const char *const status_columns[] = {
 	"scope", "name", "owner", "role", "fence", "depth", "waiters",
-	"remaining_ms", "lapsed", "json", NULL
+	"remaining_ms", "lapsed", "note", "json", NULL
 };
 static const char *const break_columns[] = {"broken", "json", NULL};
 
@@ -50,7 +50,8 @@ const Question questions[] = {
 	[ASK_ACQUIRE] = {
 		TICKET_COLUMNS "lease_acquire(name => $1, owner => $2,"
 		" lease => " SECONDS("$3") ", wait => " SECONDS("$4") ","
-		" scope => $5, request_id => $6) AS t", 6, ticket_columns, 1, 1
+		" scope => $5, request_id => $6, note => $7) AS t", 7,
+		ticket_columns, 1, 1
 	},
 	[ASK_GET] = {
 		TICKET_COLUMNS "lease_get($1) AS t", 1, ticket_columns, 1, 1

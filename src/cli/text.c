@@ -133,6 +133,28 @@ clean_text(char *text)
 }
 
 /*
+ * cut_text
+ *	  Leaves as many whole characters as have no more bytes than that.
+ */
+void
+cut_text(char *text, size_t most)
+{
+	Glyph		glyph;
+	int			code;
+	size_t		length = 0;
+
+	while (text[length])
+	{
+		size_t		next = length + scan(text + length, &glyph, &code);
+
+		if (next > most)
+			text[length] = '\0';
+		else
+			length = next;
+	}
+}
+
+/*
  * put_text
  *	  Writes a value for people.
  */

@@ -381,6 +381,7 @@ make_ticket(const LeaseEvent *event, TimestampTz now)
 	ticket.who = event->who;
 	ticket.lease_us = event->lease_us;
 	ticket.requested_at = now;
+	ticket.note = event->note;
 	ticket.expires_at = NO_TIME;
 	ticket.wait_until = NO_TIME;
 	ticket.alive_until = NO_TIME;

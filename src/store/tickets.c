@@ -44,7 +44,8 @@ enum
 	TICKETS_ALIVE_UNTIL,
 	TICKETS_ENDED_AT,
 	TICKETS_WAITER_PID,
-	TICKETS_COLUMNS = TICKETS_WAITER_PID
+	TICKETS_NOTE,
+	TICKETS_COLUMNS = TICKETS_NOTE
 };
 
 /* How much of a ticket's uuid is hash. */
@@ -156,6 +157,8 @@ read_ticket(HeapTuple tuple, TupleDesc desc, const LockKey *key,
 		DatumGetInt32(VALUE(TICKETS_WAITER_PID));
 	ticket->claimed = DatumGetBool(VALUE(TICKETS_CLAIMED));
 	ticket->ended_at = TIME(TICKETS_ENDED_AT);
+	ticket->note = ISNULL(TICKETS_NOTE) ? NULL :
+		TextDatumGetCString(VALUE(TICKETS_NOTE));
 	end_foreign_ticket(ticket);
 }
 
@@ -356,6 +359,8 @@ store_save_ticket(TicketRow *ticket)
 	SET_TIME(TICKETS_ENDED_AT, ticket->ended_at);
 	SET_IF(ticket->waiter_pid != 0, TICKETS_WAITER_PID,
 		   Int32GetDatum(ticket->waiter_pid));
+	SET_IF(ticket->note != NULL, TICKETS_NOTE,
+		   CStringGetTextDatum(ticket->note));
 
 	store_write_row(REL_TICKETS, values, nulls, &ticket->version);
 	note_place(places, place_hash(&ticket->ticket), &ticket->version.tid);

@@ -93,6 +93,7 @@ typedef struct TicketRow
 	int			waiter_pid;		/* the backend to be woken, 0: none */
 	bool		claimed;
 	TimestampTz ended_at;		/* NO_TIME: not ended */
+	const char *note;			/* for people, NULL: none */
 	/* not stored: what is known of a waiter beside its row */
 	bool		attended;
 	bool		allowed;		/* its role may use the scope */

@@ -198,8 +198,8 @@ is($rc, 0, 'status: success');
 my @lines = map { s/\d{12,}/FENCE/r =~ s/ \d{5}  /  60000  /r =~ s/ +/ /gr } split /\n/, $out;
 my $role = $node->safe_psql('postgres', 'SELECT current_user');
 is_deeply(\@lines,
-	[   'scope name owner role fence depth waiters remaining_ms lapsed',
-		"s a o $role FENCE 1 0 60000 f", "s b long-owner $role FENCE 1 0 60000 f" ],
+	[   'scope name owner role fence depth waiters remaining_ms lapsed note',
+		"s a o $role FENCE 1 0 60000 f ", "s b long-owner $role FENCE 1 0 60000 f " ],
 	'status: a row for each lock of the scope, in order');
 @lines = split /\n/, $out;
 is(index($lines[0], 'role'), index($lines[$_], $role), "status: aligned, row $_") foreach 1, 2;

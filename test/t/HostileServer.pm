@@ -21,8 +21,8 @@ our @EXPORT = qw(
 our $evil = "\e[2J\e]0;pwned\a\x9B2J\xC2\x9B31m\x7F\x08\r\t\xC1\x9B\xE0\x82\x9B\xC3\xA4\xFF";
 
 our @ticket_columns = qw(state ticket scope name owner fence depth position expires_at
-  wait_until remaining_ms next_call_ms holder holder_role request_id json);
-our @status_columns = qw(scope name owner role fence depth waiters remaining_ms lapsed json);
+  wait_until remaining_ms next_call_ms holder holder_role request_id note json);
+our @status_columns = qw(scope name owner role fence depth waiters remaining_ms lapsed note json);
 our @break_columns = qw(broken json);
 
 # ---------------------------------------------------------------------
