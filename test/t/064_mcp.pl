@@ -242,6 +242,12 @@ is("$ticket->{owner}|$ticket->{scope}|$ticket->{remaining_ms}", 'me|team|7500', 
 $answer = tool($mcp, 'acquire_lock', { lock_name => 'owned', owner => 'me', repo => 'team' });
 is("$answer->{state}|$answer->{depth}|$answer->{fence}", "held|2|$ticket->{fence}", 'one owner is one party; repo is scope');
 
+# a note is shown, and one that is empty is none
+$ticket = tool($mcp, 'acquire_lock', { lock_name => 'noted', note => "see \x{20AC} #5" });
+is($ticket->{note}, "see \x{20AC} #5", 'a note is kept with the ticket');
+is(tool($mcp, 'lock_status', { lock_name => 'noted' })->{locks}[0]{note}, "see \x{20AC} #5", 'and shown with the lock');
+is(tool($mcp, 'acquire_lock', { lock_name => 'noted', owner => $ticket->{owner}, note => '' })->{note}, undef, 'an empty one is none');
+
 # ---------------------------------------------------------------------
 # Arguments
 # ---------------------------------------------------------------------
@@ -273,6 +279,9 @@ foreach (
 	[ 'acquire_lock', { lock_name => 'x', wait_seconds => 301 }, qr/"wait".*\(22023\)/ ],
 	[ 'acquire_lock', { lock_name => 'x', wait_seconds => $true }, qr/^wait_seconds must be .*, not true$/ ],
 	[ 'acquire_lock', { lock_name => 'x', keep_seconds => 3600.5 }, qr/^keep_seconds must be .* from 0 to 3600, not 3600\.5$/ ],
+	[ 'acquire_lock', { lock_name => 'x', note => 'x' x 1001 }, qr/"note".*22023.*1000/ ],
+	[ 'acquire_lock', { lock_name => 'x', note => "a\nb" }, qr/"note".*22023/ ],
+	[ 'acquire_lock', { lock_name => 'x', note => 5 }, qr/^note must be a string, not 5$/ ],
 	[ 'acquire_lock', { lock_name => 'x', ticket => $unknown }, qr/takes no argument "ticket"/ ],
 	[ 'heartbeat_lock_ticket', { ticket => $ticket->{ticket}, lease_seconds => 1000 }, qr/\(22023\)/ ],
 	[ 'heartbeat_lock_ticket', { ticket => $ticket->{ticket}, keep_seconds => 1 }, qr/takes no argument/ ],
