@@ -43,30 +43,65 @@ begin_to_end(Server *server)
 	end_leases(server);
 }
 
+static bool
+is_full(void)
+{
+	return wire_backlog() >= MOST_BACKLOG;
+}
+
+/*
+ * read_input
+ *	  A client that does not read its answers is not heard, so that they do
+ *	  not pile up, but that it has gone is noticed.
+ */
+static void
+read_input(Server *server, const struct pollfd *fds)
+{
+	short		events = fds[FD_INPUT].revents;
+
+	if (events == 0 || server->input_has_ended)
+		return;
+	if (fds[FD_INPUT].events == 0)
+		server->has_hung_up = true;
+	else if (!(events & (POLLIN | POLLHUP)) || !wire_read())
+		server->input_has_ended = true;
+}
+
 /*
  * take_input
- *	  What has come.  A client that does not read its answers is not heard, but
- *	  its end is noticed all the same.
+ *	  What has come.  Where the client has gone and its answers are not read,
+ *	  what else it wanted is not waited for, after a while.
  */
 static void
 take_input(Server *server, const struct pollfd *fds)
 {
-	bool		listens = fds[FD_INPUT].events != 0;
-	short		events = fds[FD_INPUT].revents;
 	json_t	   *message;
 
-	if (server->is_ending || events == 0)
+	if (server->is_ending)
 		return;
-	if (!listens || !(events & (POLLIN | POLLHUP)) || !wire_read())
+	read_input(server, fds);
+	while (!is_full() && (message = wire_next()) != NULL)
+	{
+		take_message(server, message);
+		json_decref(message);
+	}
+	if (server->input_has_ended && !wire_holds_a_line())
 	{
 		if (wire_ends_within_a_message())
 			report("the input ended within a message, which is not carried out");
 		begin_to_end(server);
 	}
-	while (!server->is_ending && (message = wire_next()) != NULL)
+	else if (is_full() && (server->input_has_ended || server->has_hung_up))
 	{
-		take_message(server, message);
-		json_decref(message);
+		if (server->stuck_since == 0)
+			server->stuck_since = now();
+		if (now() >= server->stuck_since + END_MS)
+			begin_to_end(server);
+	}
+	else
+	{
+		server->has_hung_up = false;
+		server->stuck_since = 0;
 	}
 }
 
@@ -88,16 +123,19 @@ has_ended(const Server *server)
 static void
 sleep_until_something(Server *server, struct pollfd *fds)
 {
-	bool		is_full = wire_backlog() >= MOST_BACKLOG;
+	bool		listens = !server->is_ending && !server->input_has_ended &&
+	!(is_full() && server->has_hung_up);
 	Instant		until = next_turn(server);
 
-	fds[FD_INPUT].fd = server->is_ending ? -1 : STDIN_FILENO;
-	fds[FD_INPUT].events = is_full ? 0 : POLLIN;
+	fds[FD_INPUT].fd = listens ? STDIN_FILENO : -1;
+	fds[FD_INPUT].events = is_full() ? 0 : POLLIN;
 	fds[FD_OUTPUT].fd = wire_backlog() > 0 ? STDOUT_FILENO : -1;
 	fds[FD_OUTPUT].events = POLLOUT;
 	fds[FD_INPUT].revents = fds[FD_OUTPUT].revents = 0;
 	if (server->is_ending && server->end_at < until)
 		until = server->end_at;
+	if (!server->is_ending && !is_full() && wire_holds_a_line())
+		until = now();
 	link_sleep_with(&server->link, fds, FDS, until);
 }
 
@@ -127,14 +165,17 @@ mcp_command(const Options *given)
 {
 	static const int child_ended = SIGCHLD;
 	Options		options = *given;
-	Server		server = {.options = &options,.application = "leaselock mcp"};
+	Server		server = {.options = given};
 	struct pollfd fds[FDS] = {{0}};
 	ExitCode	code = EXIT_DONE;
 
+	snprintf(server.application, sizeof(server.application), "leaselock mcp");
 	options.application = server.application;
 	/* JSON is UTF-8, whatever the environment says */
 	options.uses_utf8 = true;
 	set_text_encoding("UTF8");
+	/* the link would wait for a reader of what the server says unasked */
+	options.quiet = true;
 	catch_ending_signals();
 	catch_signals(&child_ended, 1);
 	ignore_failed_writes();

@@ -48,6 +48,7 @@ typedef enum ErrorCode
 #define META_PREFIX		"io.modelcontextprotocol/"
 
 extern bool wire_read(void);
+extern bool wire_holds_a_line(void);
 extern bool wire_ends_within_a_message(void);
 extern json_t *wire_next(void);
 extern void wire_send_result(json_t *id, bool modern, json_t *result);
@@ -211,6 +212,9 @@ typedef struct Server
 	int			tasks;			/* so far */
 	Task	   *asking;			/* whose question is out; may be NULL */
 	Instant		asked_at;
+	bool		input_has_ended;
+	bool		has_hung_up;	/* the client, while its input was not read */
+	Instant		stuck_since;	/* it has gone, and nobody reads its answers */
 	bool		is_ending;
 	Instant		end_at;
 } Server;

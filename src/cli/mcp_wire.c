@@ -28,6 +28,8 @@
 /* A pipe that is ready takes so much at once. */
 #define PIECE			((size_t) _POSIX_PIPE_BUF)
 
+#define DELETE			"\\u007F"
+
 /* What has been read, from "start" on; the newline counts. */
 static char input[LONGEST_MESSAGE + 1];
 static size_t input_start = 0;
@@ -103,10 +105,17 @@ send_message(json_t *message)
 	json_decref(message);
 	if (text == NULL)
 		run_out_of_memory();
-	make_room(length + 1);
-	memcpy(output + output_end, text, length);
-	output[output_end + length] = '\n';
-	output_end += length + 1;
+	make_room(length * sizeof(DELETE) + 1);
+	for (const char *c = text; *c; c++)
+		if (*c != '\x7F')
+			output[output_end++] = *c;
+		else
+		{
+			/* the one control character that jansson leaves as it is */
+			memcpy(output + output_end, DELETE, sizeof(DELETE) - 1);
+			output_end += sizeof(DELETE) - 1;
+		}
+	output[output_end++] = '\n';
 	free(text);
 }
 
@@ -269,6 +278,16 @@ wire_read(void)
 		return errno == EINTR || errno == EAGAIN;
 	input_end += size;
 	return size > 0;
+}
+
+/*
+ * wire_holds_a_line
+ *	  Whether a message has come that has not been taken.
+ */
+bool
+wire_holds_a_line(void)
+{
+	return memchr(input + input_start, '\n', input_end - input_start) != NULL;
 }
 
 /*
