@@ -220,12 +220,15 @@ column_schemas(const ColumnRule *columns)
 	{
 		bool		is_format = (strcmp(columns->type, "uuid") == 0 ||
 								 strcmp(columns->type, "date-time") == 0);
-		json_t	   *schema = json_pack("{s:[s, s]}", "type", is_format ?
-									   "string" : columns->type, "null");
+		json_t	   *value = json_pack("{s:s}", "type",
+									  is_format ? "string" : columns->type);
 
 		if (is_format)
-			json_object_set_new(schema, "format", json_string(columns->type));
-		json_object_set_new(properties, columns->name, schema);
+			json_object_set_new(value, "format", json_string(columns->type));
+		/* two branches, for some clients know one type only in each */
+		json_object_set_new(properties, columns->name,
+							json_pack("{s:[o, {s:s}]}", "anyOf", value,
+									  "type", "null"));
 	}
 	return properties;
 }
