@@ -284,7 +284,12 @@ cli: mcp-notice
 else
 JANSSON_LIBS ?= -ljansson
 endif
-.PHONY: mcp-notice
+# PGXS takes objects for secondary files, so one that is missing makes no program
+# old; and the list of them changes when jansson comes or goes.
+ifneq ($(filter-out $(wildcard $(MCP_OBJS)),$(MCP_OBJS)),)
+src/cli/leaselock: relink
+endif
+.PHONY: mcp-notice relink
 mcp-notice:
 	@echo 'no jansson.h: the program leaselock is built without its subcommand mcp' >&2
 
