@@ -16,6 +16,8 @@
 #   make model                   the locking protocol, checked by spin; see test/model
 #   make bench                   what calls and fences cost, see test/bench; or one of it,
 #                                make bench BENCH=pairs
+#   make count                   the instructions that they take, beside committed figures,
+#                                under valgrind; see test/count
 #
 # test/sql and test/specs hold what goes into a test, expected/ what must come
 # out.  Regress and isolation tests share expected/ and results/, so no two may
@@ -61,6 +63,7 @@ OBJS = \
 	src/store/table.o \
 	src/store/scan.o \
 	src/store/installation.o \
+	src/store/recent.o \
 	src/store/write.o \
 	src/store/locks.o \
 	src/store/tickets.o \
@@ -138,9 +141,11 @@ REGRESS = \
 	fence_guard \
 	fence_rules \
 	fence_monotonic \
+	hints \
 	fence_writes \
 	access \
 	scopes \
+	lease_scopes \
 	break_prune \
 	visibility \
 	hostile \
@@ -154,6 +159,7 @@ ISOLATION = \
 	cache_open_tables \
 	cache_places \
 	cache_queues \
+	cache_recent \
 	cache_scopes \
 	deadlock_crossing \
 	deadlock_ring \
@@ -182,6 +188,7 @@ ISOLATION = \
 	queue_keys \
 	queue_order \
 	queue_passed \
+	release_all_moved \
 	release_takeover \
 	renew_bystander \
 	renew_takeover \
@@ -208,6 +215,7 @@ ISOLATION = \
 EVERY_LEVEL = \
 	acquire_acquire \
 	acquire_late \
+	cache_recent \
 	deadlock_crossing \
 	fence_commit_wait \
 	fence_lapse \
@@ -223,6 +231,7 @@ EVERY_LEVEL = \
 	queue_bystander \
 	queue_keys \
 	queue_passed \
+	release_all_moved \
 	release_takeover \
 	renew_bystander \
 	renew_takeover \
@@ -373,6 +382,9 @@ check-layers: $(OBJS)
 .PHONY: model
 model:
 	@$(top)test/model/run
+.PHONY: count
+count:
+	@PG_CONFIG='$(PG_CONFIG)' $(top)test/count/run
 
 BENCH ?= pairs handover growth fence
 

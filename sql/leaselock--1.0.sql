@@ -39,6 +39,8 @@ INSERT INTO leaselock.installation VALUES (
 		pg_catalog.uuid_send(pg_catalog.gen_random_uuid())), 1, 16));
 ALTER TABLE leaselock.installation ENABLE ROW LEVEL SECURITY;
 ALTER TABLE leaselock.installation FORCE ROW LEVEL SECURITY;
+COMMENT ON TABLE leaselock.installation IS
+	'internal: which installation this is, and its secret';
 
 -- A row per lock.  Its only key is (scope, name), so that every change of a
 -- lock is a HOT update; half of each page is kept free for that.
@@ -55,13 +57,13 @@ ALTER TABLE leaselock.installation FORCE ROW LEVEL SECURITY;
 --   first_ticket     one of the tickets of the grant, if it has any that is
 --                    not on the grant's list (tickets.member_of)
 CREATE TABLE leaselock.locks (
+	scope text COLLATE "C" NOT NULL,
+	name text COLLATE "C" NOT NULL,
 	fence bigint NOT NULL,
 	passed bigint NOT NULL,
 	changed_at timestamptz NOT NULL,
 	tickets integer NOT NULL,
 	home uuid NOT NULL,
-	scope text COLLATE "C" NOT NULL,
-	name text COLLATE "C" NOT NULL,
 	role oid,
 	granted_at timestamptz,
 	granted_xid xid8,
@@ -89,6 +91,8 @@ CREATE TABLE leaselock.locks (
 	autovacuum_vacuum_threshold = 500,
 	autovacuum_analyze_scale_factor = 0.5
 );
+COMMENT ON TABLE leaselock.locks IS
+	'internal: a row per lock; see the view lease_status';
 
 -- A row per ticket.  Most tickets are in one index only: they hold their lock
 -- alone, nobody queued for them, and they were asked for without a request id.
@@ -111,15 +115,15 @@ CREATE TABLE leaselock.locks (
 --   waiter_pid   the backend that waits in lease_wait, to be woken
 --   note         a text of the caller's for people; no rule looks at it
 CREATE TABLE leaselock.tickets (
-	ticket uuid NOT NULL,
-	lease_us bigint NOT NULL,
-	requested_at timestamptz NOT NULL,
-	role oid NOT NULL,
-	state "char" NOT NULL,
-	claimed boolean NOT NULL,
 	scope text COLLATE "C" NOT NULL,
 	name text COLLATE "C" NOT NULL,
 	owner text COLLATE "C" NOT NULL,
+	role oid NOT NULL,
+	ticket uuid NOT NULL,
+	state "char" NOT NULL,
+	claimed boolean NOT NULL,
+	lease_us bigint NOT NULL,
+	requested_at timestamptz NOT NULL,
 	request_id uuid,
 	place bigint,
 	member_of bigint,
@@ -136,6 +140,8 @@ CREATE TABLE leaselock.tickets (
 	autovacuum_vacuum_threshold = 500,
 	autovacuum_analyze_scale_factor = 0.5
 );
+COMMENT ON TABLE leaselock.tickets IS
+	'internal: a row per ticket, live or ended; see the view lease_tickets';
 CREATE INDEX tickets_ticket ON leaselock.tickets (ticket);
 CREATE UNIQUE INDEX tickets_request ON leaselock.tickets
 	(scope, name, request_id) WHERE request_id IS NOT NULL;
@@ -156,6 +162,8 @@ CREATE TABLE leaselock.blockers (
 	scope text COLLATE "C" NOT NULL,
 	name text COLLATE "C" NOT NULL
 ) USING heap;
+COMMENT ON TABLE leaselock.blockers IS
+	'internal: who was in the way of waiters; hints for finding deadlocks';
 CREATE INDEX blockers_owner ON leaselock.blockers (owner, role);
 
 -- Has a row if a ticket may be in the queue of any lock: most databases have no
@@ -164,6 +172,8 @@ CREATE INDEX blockers_owner ON leaselock.blockers (owner, role);
 CREATE TABLE leaselock.queues (
 	since timestamptz NOT NULL
 ) USING heap;
+COMMENT ON TABLE leaselock.queues IS
+	'internal: has a row if any lock may be waited for';
 
 -- The floor of all future fences: none is given at or below it.  It has no
 -- row until it is first raised, for a row that the script inserted would
@@ -178,6 +188,8 @@ CREATE TABLE leaselock.floor (
 	CONSTRAINT floor_fence CHECK (fence BETWEEN 1 AND 2305843009213693952),
 	CONSTRAINT floor_reading CHECK (reading BETWEEN 0 AND 2305843009213693952)
 ) USING heap;
+COMMENT ON TABLE leaselock.floor IS
+	'internal: no fence is handed out at or below it';
 -- They have no key, and a publication FOR ALL TABLES would refuse to update or
 -- delete their rows without a replica identity.
 ALTER TABLE leaselock.tickets REPLICA IDENTITY FULL;
@@ -200,23 +212,25 @@ CREATE TABLE leaselock.scopes (
 	CONSTRAINT scopes_scope CHECK (octet_length(scope) BETWEEN 1 AND 255 AND
 		scope !~ '[\x01-\x1f\x7f]|^ | $')
 ) USING heap;
+COMMENT ON TABLE leaselock.scopes IS
+	'internal: a row per registered scope; see the view lease_scopes';
 
 -- Sessions remember the floor, the registered scopes and whether there are
 -- queues.  What changes these tables by SQL, such as a restore, tells them; so
 -- does logical replication, which fires triggers for each row only.  TRUNCATE,
 -- which makes another file of the table, is told by the server.
-CREATE FUNCTION leaselock.announce_rows()
+CREATE FUNCTION leaselock.internal_announce_rows()
 RETURNS trigger
-AS 'MODULE_PATHNAME', 'leaselock_announce_rows'
+AS 'MODULE_PATHNAME', 'leaselock_internal_announce_rows'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION leaselock.announce_rows() IS
+COMMENT ON FUNCTION leaselock.internal_announce_rows() IS
 	'internal: tells sessions that rows of a table of leaselock have changed';
 CREATE TRIGGER announce AFTER INSERT OR UPDATE OR DELETE ON leaselock.floor
-	FOR EACH ROW EXECUTE FUNCTION leaselock.announce_rows();
+	FOR EACH ROW EXECUTE FUNCTION leaselock.internal_announce_rows();
 CREATE TRIGGER announce AFTER INSERT OR UPDATE OR DELETE ON leaselock.scopes
-	FOR EACH ROW EXECUTE FUNCTION leaselock.announce_rows();
+	FOR EACH ROW EXECUTE FUNCTION leaselock.internal_announce_rows();
 CREATE TRIGGER announce AFTER INSERT OR UPDATE OR DELETE ON leaselock.queues
-	FOR EACH ROW EXECUTE FUNCTION leaselock.announce_rows();
+	FOR EACH ROW EXECUTE FUNCTION leaselock.internal_announce_rows();
 ALTER TABLE leaselock.floor ENABLE ALWAYS TRIGGER announce;
 ALTER TABLE leaselock.scopes ENABLE ALWAYS TRIGGER announce;
 ALTER TABLE leaselock.queues ENABLE ALWAYS TRIGGER announce;
@@ -253,6 +267,38 @@ CREATE TYPE leaselock.lease_ticket AS (
 );
 COMMENT ON TYPE leaselock.lease_ticket IS
 	'one acquisition of a lease lock, as every ticket call answers it';
+COMMENT ON COLUMN leaselock.lease_ticket.ticket IS
+	'names the ticket; NULL if there is none';
+COMMENT ON COLUMN leaselock.lease_ticket.state IS
+	'held, waiting, contended, deadlock, released, expired, timed_out, cancelled, broken or gone';
+COMMENT ON COLUMN leaselock.lease_ticket.scope IS
+	'namespace of the lock''s name';
+COMMENT ON COLUMN leaselock.lease_ticket.name IS
+	'the lock''s name';
+COMMENT ON COLUMN leaselock.lease_ticket.owner IS
+	'owner label of the ticket';
+COMMENT ON COLUMN leaselock.lease_ticket.fence IS
+	'fence of the grant that the ticket has, or had, a share in';
+COMMENT ON COLUMN leaselock.lease_ticket.depth IS
+	'held: live tickets of the grant, and 1 for a named hold';
+COMMENT ON COLUMN leaselock.lease_ticket."position" IS
+	'waiting: place in the queue, 1 is next; 100 stands for that or more';
+COMMENT ON COLUMN leaselock.lease_ticket.expires_at IS
+	'when the ticket''s lease runs out, or ran out';
+COMMENT ON COLUMN leaselock.lease_ticket.wait_until IS
+	'waiting: when the wait runs out';
+COMMENT ON COLUMN leaselock.lease_ticket.remaining_ms IS
+	'milliseconds left of the lease or of the wait, by the server''s clock';
+COMMENT ON COLUMN leaselock.lease_ticket.next_call_ms IS
+	'milliseconds until the next call makes sense';
+COMMENT ON COLUMN leaselock.lease_ticket.holder IS
+	'owner label of the holder, if that is another identity';
+COMMENT ON COLUMN leaselock.lease_ticket.holder_role IS
+	'role of the holder, if that is another identity';
+COMMENT ON COLUMN leaselock.lease_ticket.request_id IS
+	'request id that the caller gave';
+COMMENT ON COLUMN leaselock.lease_ticket.note IS
+	'text for people that came with the ticket';
 
 -- ----------------------------------------------------------------------
 -- Function: leaselock.lease_acquire(7)
@@ -732,7 +778,7 @@ COMMENT ON FUNCTION leaselock.lease_peek(text, text) IS
 	'status of one lock';
 
 -- Serves the view below; the view is the interface.
-CREATE FUNCTION leaselock.status_rows(
+CREATE FUNCTION leaselock.internal_status_rows(
 	OUT scope text,
 	OUT name text,
 	OUT owner text,
@@ -746,20 +792,44 @@ CREATE FUNCTION leaselock.status_rows(
 	OUT waiters int,
 	OUT note text)
 RETURNS SETOF record
-AS 'MODULE_PATHNAME', 'leaselock_status_rows'
+AS 'MODULE_PATHNAME', 'leaselock_internal_status_rows'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION leaselock.status_rows() IS
-	'serves the view leaselock.lease_status';
+COMMENT ON FUNCTION leaselock.internal_status_rows() IS
+	'internal: serves the view leaselock.lease_status';
 
 CREATE VIEW leaselock.lease_status AS
 	SELECT scope, name, owner, role, fence, depth, granted_at, expires_at,
 		remaining_ms, lapsed, waiters, note
-	FROM leaselock.status_rows();
+	FROM leaselock.internal_status_rows();
 COMMENT ON VIEW leaselock.lease_status IS
 	'a row per lock that is held or waited for';
+COMMENT ON COLUMN leaselock.lease_status.scope IS
+	'namespace of the lock''s name';
+COMMENT ON COLUMN leaselock.lease_status.name IS
+	'the lock''s name';
+COMMENT ON COLUMN leaselock.lease_status.owner IS
+	'owner label of the holder; NULL if nobody holds the lock';
+COMMENT ON COLUMN leaselock.lease_status.role IS
+	'role of the holder; with the owner label it is the identity';
+COMMENT ON COLUMN leaselock.lease_status.fence IS
+	'fence of the present grant; what lease_break takes';
+COMMENT ON COLUMN leaselock.lease_status.depth IS
+	'live tickets of the grant, and 1 for a named hold';
+COMMENT ON COLUMN leaselock.lease_status.granted_at IS
+	'when the grant began';
+COMMENT ON COLUMN leaselock.lease_status.expires_at IS
+	'when the last lease of the grant runs out, unless renewed';
+COMMENT ON COLUMN leaselock.lease_status.remaining_ms IS
+	'milliseconds until then, by the server''s clock; 0 once it is past';
+COMMENT ON COLUMN leaselock.lease_status.lapsed IS
+	'the lease has run out, and nobody has taken the lock over yet';
+COMMENT ON COLUMN leaselock.lease_status.waiters IS
+	'live tickets that wait for the lock';
+COMMENT ON COLUMN leaselock.lease_status.note IS
+	'note of the newest ticket of the grant that has one';
 
 -- Serves the view below; the view is the interface.
-CREATE FUNCTION leaselock.ticket_rows(
+CREATE FUNCTION leaselock.internal_ticket_rows(
 	OUT scope text,
 	OUT name text,
 	OUT owner text,
@@ -774,17 +844,67 @@ CREATE FUNCTION leaselock.ticket_rows(
 	OUT remaining_ms bigint,
 	OUT note text)
 RETURNS SETOF record
-AS 'MODULE_PATHNAME', 'leaselock_ticket_rows'
+AS 'MODULE_PATHNAME', 'leaselock_internal_ticket_rows'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION leaselock.ticket_rows() IS
-	'serves the view leaselock.lease_tickets';
+COMMENT ON FUNCTION leaselock.internal_ticket_rows() IS
+	'internal: serves the view leaselock.lease_tickets';
 
 CREATE VIEW leaselock.lease_tickets AS
 	SELECT scope, name, owner, role, ticket, state, "position", depth,
 		requested_at, expires_at, wait_until, remaining_ms, note
-	FROM leaselock.ticket_rows();
+	FROM leaselock.internal_ticket_rows();
 COMMENT ON VIEW leaselock.lease_tickets IS
 	'a row per live ticket, held or waiting';
+COMMENT ON COLUMN leaselock.lease_tickets.scope IS
+	'namespace of the lock''s name';
+COMMENT ON COLUMN leaselock.lease_tickets.name IS
+	'the lock''s name';
+COMMENT ON COLUMN leaselock.lease_tickets.owner IS
+	'owner label of the ticket';
+COMMENT ON COLUMN leaselock.lease_tickets.role IS
+	'role that acquired the ticket; with the owner label it is the identity';
+COMMENT ON COLUMN leaselock.lease_tickets.ticket IS
+	'the ticket''s uuid; what lease_get, lease_renew and lease_release take';
+COMMENT ON COLUMN leaselock.lease_tickets.state IS
+	'held or waiting';
+COMMENT ON COLUMN leaselock.lease_tickets."position" IS
+	'waiting: exact place in the queue, 1 is next';
+COMMENT ON COLUMN leaselock.lease_tickets.depth IS
+	'held: live tickets of the grant, and 1 for a named hold';
+COMMENT ON COLUMN leaselock.lease_tickets.requested_at IS
+	'when the ticket was asked for';
+COMMENT ON COLUMN leaselock.lease_tickets.expires_at IS
+	'held: when its lease runs out, unless renewed';
+COMMENT ON COLUMN leaselock.lease_tickets.wait_until IS
+	'waiting: when its wait runs out';
+COMMENT ON COLUMN leaselock.lease_tickets.remaining_ms IS
+	'milliseconds left of the lease or of the wait, by the server''s clock';
+COMMENT ON COLUMN leaselock.lease_tickets.note IS
+	'text for people that came with the ticket';
+
+-- Serves the view below; the view is the interface.
+CREATE FUNCTION leaselock.internal_scope_rows(
+	OUT scope text,
+	OUT role name,
+	OUT role_exists boolean)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'leaselock_internal_scope_rows'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leaselock.internal_scope_rows() IS
+	'internal: serves the view leaselock.lease_scopes';
+
+-- Shows what the caller may use, and everything to who may register scopes.
+CREATE VIEW leaselock.lease_scopes AS
+	SELECT scope, role, role_exists
+	FROM leaselock.internal_scope_rows();
+COMMENT ON VIEW leaselock.lease_scopes IS
+	'a row per registered scope that the caller may use or register';
+COMMENT ON COLUMN leaselock.lease_scopes.scope IS
+	'the registered scope, exactly that text';
+COMMENT ON COLUMN leaselock.lease_scopes.role IS
+	'the role whose members may use it';
+COMMENT ON COLUMN leaselock.lease_scopes.role_exists IS
+	'false: the role is gone, and only superusers may use the scope';
 
 -- ----------------------------------------------------------------------
 -- Administration.  For the owner of the database, who may grant it on.
@@ -984,7 +1104,8 @@ END $$;
 
 -- for everybody
 GRANT USAGE ON SCHEMA leaselock TO PUBLIC;
-GRANT SELECT ON leaselock.lease_status, leaselock.lease_tickets TO PUBLIC;
+GRANT SELECT ON leaselock.lease_status, leaselock.lease_tickets,
+	leaselock.lease_scopes TO PUBLIC;
 
 -- For pg_dump, and for the restore of what it carries, by an owner of the
 -- database who is no superuser.  Whoever that is is a member of

@@ -27,6 +27,9 @@
 #include "storage/proc.h"
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
+#if PG_VERSION_NUM >= 160000
+#include "varatt.h"				/* postgres.h no longer has it */
+#endif
 
 /* 17 added the third argument. */
 static inline bool

@@ -48,7 +48,7 @@ leaselock_try_lock(PG_FUNCTION_ARGS)
 	require_writable("try_lock()");
 	require_scope(event.key.scope);
 	carry_out(&event, NULL, &outcome);
-	if (!outcome.plan.yes)
+	if (!outcome.yes)
 		PG_RETURN_NULL();
 	PG_RETURN_INT64(outcome.lock.fence);
 }
@@ -62,7 +62,7 @@ leaselock_renew_lock(PG_FUNCTION_ARGS)
 	require_writable("renew_lock()");
 	require_scope(event.key.scope);
 	carry_out(&event, NULL, &outcome);
-	PG_RETURN_BOOL(outcome.plan.yes);
+	PG_RETURN_BOOL(outcome.yes);
 }
 
 /* One's own hold may be released without access to the scope. */
@@ -74,5 +74,5 @@ leaselock_release_lock(PG_FUNCTION_ARGS)
 
 	require_writable("release_lock()");
 	carry_out(&event, NULL, &outcome);
-	PG_RETURN_BOOL(outcome.plan.yes);
+	PG_RETURN_BOOL(outcome.yes);
 }

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * status.c
- *	  What serves lease_status, lease_tickets and lease_peek.
+ *	  What serves lease_status, lease_tickets, lease_scopes and lease_peek.
  *
  * Reads the latest committed state, changes nothing, takes no lease lock.
  * What is live is found from the locks that have a holder and from the queues;
@@ -17,7 +17,11 @@
 
 #include "catalog/pg_type.h"
 #include "miscadmin.h"
+#include "nodes/value.h"
+#include "parser/parse_func.h"
 #include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
@@ -27,14 +31,16 @@
 #include "core/decide.h"
 #include "core/queue.h"
 #include "core/scope.h"
+#include "leaselock.h"
 #include "store/clock.h"
 #include "store/rows.h"
 #include "store/table.h"
 #include "store/tag.h"
 
 PG_FUNCTION_INFO_V1(leaselock_lease_peek);
-PG_FUNCTION_INFO_V1(leaselock_status_rows);
-PG_FUNCTION_INFO_V1(leaselock_ticket_rows);
+PG_FUNCTION_INFO_V1(leaselock_internal_status_rows);
+PG_FUNCTION_INFO_V1(leaselock_internal_ticket_rows);
+PG_FUNCTION_INFO_V1(leaselock_internal_scope_rows);
 
 /* Columns of lease_status and lease_peek. */
 enum
@@ -73,6 +79,17 @@ enum
 	TICKET_COLUMNS
 };
 
+/* Columns of lease_scopes. */
+enum
+{
+	SCOPE_SCOPE,
+	SCOPE_ROLE,
+	SCOPE_ROLE_EXISTS,
+	SCOPE_COLUMNS
+};
+
+static const Oid scope_types[SCOPE_COLUMNS] = {TEXTOID, NAMEOID, BOOLOID};
+
 static const Oid status_types[STATUS_COLUMNS] = {
 	TEXTOID, TEXTOID, TEXTOID, NAMEOID, INT8OID, INT4OID, TIMESTAMPTZOID,
 	TIMESTAMPTZOID, INT8OID, BOOLOID, INT4OID, TEXTOID
@@ -88,72 +105,119 @@ static const Oid ticket_types[TICKET_COLUMNS] = {
  * ----------------------------------------------------------------------
  */
 
-/* Puts the rows of one lock; it may have no holder, and has waiters then. */
-typedef void (*PutLock) (ReturnSetInfo *result, const LockRow *lock);
+/* Puts the rows of one lock; it may have no holder, and is queued for then. */
+typedef void (*PutLock) (ReturnSetInfo *result, const LockRow *lock,
+						 bool is_queued);
 
-/* Puts the locks that have a holder. */
-static void
-put_held_locks(ReturnSetInfo *result, PutLock put)
+/* What a walk through the live locks keeps. */
+typedef struct LiveWalk
 {
-	MemoryContext old_context = CurrentMemoryContext;
-	MemoryContext context = AllocSetContextCreate(old_context,
-												  "leaselock status",
-												  ALLOCSET_SMALL_SIZES);
-	TableScan  *scan = store_open_held();
+	ReturnSetInfo *result;
+	PutLock		put;
+	HTAB	   *queued;			/* the hashes of queued locks that are held */
+	MemoryContext context;		/* of one lock at a time */
+} LiveWalk;
+
+static HTAB *
+create_hash_set(void)
+{
+	HASHCTL		info = {0};
+
+	info.keysize = sizeof(uint64);
+	info.entrysize = sizeof(uint64);
+	info.hcxt = CurrentMemoryContext;
+	return hash_create("leaselock queued locks", 64, &info,
+					   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+}
+
+/* Puts a lock that is queued for, or notes that it is if somebody holds it. */
+static void
+put_queued_lock(LiveWalk *walk, const LockKey *key)
+{
 	LockRow		lock;
 
-	MemoryContextSwitchTo(context);
-	while (store_next_held(scan, &lock))
-	{
-		if (may_see_scope(lock.key.scope))
-			put(result, &lock);
-		MemoryContextReset(context);
-	}
-	MemoryContextSwitchTo(old_context);
-	MemoryContextDelete(context);
-	store_close_scan(scan);
+	store_load_lock(key, &lock);
+	if (OidIsValid(lock.holder.role))
+		hash_search(walk->queued, &key->hash, HASH_ENTER, NULL);
+	else if (may_see_scope(lock.key.scope))
+		walk->put(walk->result, &lock, true);
 }
 
 /* Puts the locks that nobody holds and somebody waits for. */
 static void
-put_free_locks(ReturnSetInfo *result, PutLock put)
+put_free_locks(LiveWalk *walk)
 {
 	TicketScan *scan = store_open_queues(NULL);
-	LockKey		last = {NULL, NULL, 0, 0};
+	char		scope[MAX_TEXT_BYTES + 1];
+	char		name[MAX_TEXT_BYTES + 1];
+	LockKey		last = {scope, name, 0, 0};
 	TicketRow	ticket;
 
+	scope[0] = name[0] = '\0';
+	MemoryContextSwitchTo(walk->context);
 	while (store_next_ticket(scan, &ticket))
 	{
-		LockRow		lock;
-
-		if (last.name != NULL && compare_lock_keys(&last, &ticket.key) == 0)
-			continue;
-		last = ticket.key;
-		store_load_lock(&ticket.key, &lock);
-		if (!OidIsValid(lock.holder.role) && may_see_scope(lock.key.scope))
-			put(result, &lock);
+		if (compare_lock_keys(&last, &ticket.key) != 0)
+		{
+			put_queued_lock(walk, &ticket.key);
+			last.hash = ticket.key.hash;
+			snprintf(scope, sizeof(scope), "%s", ticket.key.scope);
+			snprintf(name, sizeof(name), "%s", ticket.key.name);
+		}
+		MemoryContextReset(walk->context);
 	}
 	store_close_tickets(scan);
 }
 
+/* Puts the locks that have a holder.  Queued ones are known by now. */
+static void
+put_held_locks(LiveWalk *walk)
+{
+	TableScan  *scan = store_open_held();
+	LockRow		lock;
+
+	MemoryContextSwitchTo(walk->context);
+	while (store_next_held(scan, &lock))
+	{
+		if (may_see_scope(lock.key.scope))
+			walk->put(walk->result, &lock,
+					  hash_search(walk->queued, &lock.key.hash, HASH_FIND,
+								  NULL) != NULL);
+		MemoryContextReset(walk->context);
+	}
+	store_close_scan(scan);
+}
+
 /*
- * Puts every lock once, as of one moment: at two a lock might be held at first,
- * and free with waiters then.
+ * Puts every lock once, as of one moment: at two a lock might be free with
+ * waiters at first, and held then.
  */
 static void
 put_live_locks(ReturnSetInfo *result, PutLock put)
 {
+	MemoryContext old_context = CurrentMemoryContext;
+	LiveWalk	walk = {0};
+
+	walk.result = result;
+	walk.put = put;
+	walk.queued = create_hash_set();
+	walk.context = AllocSetContextCreate(old_context, "leaselock status",
+										 ALLOCSET_SMALL_SIZES);
 	store_begin_picture();
 	PG_TRY();
 	{
-		put_held_locks(result, put);
-		put_free_locks(result, put);
+		put_free_locks(&walk);
+		MemoryContextSwitchTo(old_context);
+		put_held_locks(&walk);
 	}
 	PG_FINALLY();
 	{
+		MemoryContextSwitchTo(old_context);
 		store_end_picture();
 	}
 	PG_END_TRY();
+	MemoryContextDelete(walk.context);
+	hash_destroy(walk.queued);
 }
 
 /* ----------------------------------------------------------------------
@@ -184,12 +248,15 @@ static const char *
 newest_note(const LockRow *lock)
 {
 	const TicketRow *newest = NULL;
-	TicketRow  *shares;
-	int			count;
+	TicketRow	only;
+	TicketRow  *shares = &only;
+	int			count = 0;
 
-	if (lock->tickets == 0)
-		return NULL;
-	shares = store_load_shares(lock, &count);
+	/* most locks have one ticket, which is found without the list */
+	if (lock->tickets == 1 && lock->has_first)
+		count = store_load_ticket(&lock->first_ticket, &only) ? 1 : 0;
+	else if (lock->tickets > 0)
+		shares = store_load_shares(lock, &count);
 	for (int i = 0; i < count; i++)
 	{
 		if (shares[i].note != NULL &&
@@ -199,14 +266,18 @@ newest_note(const LockRow *lock)
 	return newest ? newest->note : NULL;
 }
 
-/* Waiters are counted up to "enough", from that many rows. */
+/*
+ * Waiters are counted up to "enough", from that many rows; 0: there are none to
+ * look for.
+ */
 static void
 put_status_row(ReturnSetInfo *result, const LockRow *lock, int enough,
 			   int max_rows)
 {
 	TimestampTz now = clock_read(lock->changed_at);
 	bool		held = OidIsValid(lock->holder.role);
-	int			waiters = queue_length(lock, now, enough, max_rows);
+	int			waiters = enough == 0 ? 0 : queue_length(lock, now, enough,
+														 max_rows);
 	const char *note = held ? newest_note(lock) : NULL;
 	Datum		values[STATUS_COLUMNS] = {0};
 	bool		nulls[STATUS_COLUMNS];
@@ -230,9 +301,10 @@ put_status_row(ReturnSetInfo *result, const LockRow *lock, int enough,
 }
 
 static void
-put_whole_status_row(ReturnSetInfo *result, const LockRow *lock)
+put_whole_status_row(ReturnSetInfo *result, const LockRow *lock,
+					 bool is_queued)
 {
-	put_status_row(result, lock, INT_MAX, INT_MAX);
+	put_status_row(result, lock, is_queued ? INT_MAX : 0, INT_MAX);
 }
 
 Datum
@@ -252,9 +324,9 @@ leaselock_lease_peek(PG_FUNCTION_ARGS)
 }
 
 Datum
-leaselock_status_rows(PG_FUNCTION_ARGS)
+leaselock_internal_status_rows(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *result = begin_result_rows(fcinfo, "status_rows",
+	ReturnSetInfo *result = begin_result_rows(fcinfo, "internal_status_rows",
 											  status_types, STATUS_COLUMNS);
 
 	put_live_locks(result, put_whole_status_row);
@@ -311,22 +383,38 @@ put_shares(ReturnSetInfo *result, const LockRow *lock, TimestampTz now)
 	}
 }
 
+/* An identity that waits for a lock, and which of them it is. */
+typedef struct Met
+{
+	char		who[MAX_TEXT_BYTES + 16];	/* role and owner */
+	int			position;
+} Met;
+
+static HTAB *
+create_met(void)
+{
+	HASHCTL		info = {0};
+
+	info.keysize = sizeof(((Met *) NULL)->who);
+	info.entrysize = sizeof(Met);
+	info.hcxt = CurrentMemoryContext;
+	return hash_create("leaselock waiting identities", 64, &info,
+					   HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
+}
+
 /* The position of an identity among those met so far, which it joins. */
 static int
-exact_position(List **met, const Identity *who)
+exact_position(HTAB *met, const Identity *who)
 {
-	Identity   *copy;
-	ListCell   *cell;
+	char		key[MAX_TEXT_BYTES + 16];
+	Met		   *entry;
+	bool		found;
 
-	foreach(cell, *met)
-	{
-		if (same_identity((Identity *) lfirst(cell), who))
-			return foreach_current_index(cell) + 1;
-	}
-	copy = palloc(sizeof(Identity));
-	*copy = *who;
-	*met = lappend(*met, copy);
-	return list_length(*met);
+	snprintf(key, sizeof(key), "%u %s", who->role, who->owner);
+	entry = hash_search(met, key, HASH_ENTER, &found);
+	if (!found)
+		entry->position = (int) hash_get_num_entries(met);
+	return entry->position;
 }
 
 /*
@@ -337,7 +425,7 @@ static void
 put_waiters(ReturnSetInfo *result, const LockRow *lock, TimestampTz now)
 {
 	TicketScan *scan = store_open_queue(&lock->key, 0);
-	List	   *met = NIL;
+	HTAB	   *met = create_met();
 	TicketRow	ticket;
 
 	while (store_next_ticket(scan, &ticket))
@@ -345,27 +433,85 @@ put_waiters(ReturnSetInfo *result, const LockRow *lock, TimestampTz now)
 		complete_waiter(&ticket, now);
 		if (waiter_is_live(&ticket, lock, now))
 			put_ticket_row(result, &ticket, LEASE_WAITING,
-						   exact_position(&met, &ticket.who), now);
+						   exact_position(met, &ticket.who), now);
 	}
+	hash_destroy(met);
 	store_close_tickets(scan);
 }
 
 static void
-put_tickets(ReturnSetInfo *result, const LockRow *lock)
+put_tickets(ReturnSetInfo *result, const LockRow *lock, bool is_queued)
 {
 	TimestampTz now = clock_read(lock->changed_at);
 
 	if (OidIsValid(lock->holder.role))
 		put_shares(result, lock, now);
-	put_waiters(result, lock, now);
+	if (is_queued)
+		put_waiters(result, lock, now);
 }
 
 Datum
-leaselock_ticket_rows(PG_FUNCTION_ARGS)
+leaselock_internal_ticket_rows(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *result = begin_result_rows(fcinfo, "ticket_rows",
+	ReturnSetInfo *result = begin_result_rows(fcinfo, "internal_ticket_rows",
 											  ticket_types, TICKET_COLUMNS);
 
 	put_live_locks(result, put_tickets);
+	return (Datum) 0;
+}
+
+/* ----------------------------------------------------------------------
+ * Scopes
+ * ----------------------------------------------------------------------
+ */
+
+/* Whether the caller may register scopes, and so may know of all. */
+static bool
+may_register_scopes(void)
+{
+	Oid			types[] = {TEXTOID, NAMEOID};
+	Oid			function = LookupFuncName(list_make2(makeString(LEASELOCK_SCHEMA),
+													 makeString("lease_scope_create")),
+										  lengthof(types), types, true);
+
+	return OidIsValid(function) &&
+		DatumGetBool(DirectFunctionCall2(has_function_privilege_id,
+										 ObjectIdGetDatum(function),
+										 CStringGetTextDatum("EXECUTE")));
+}
+
+/* A role that was renamed goes by its present name, one that is gone by its last. */
+static void
+put_scope_row(ReturnSetInfo *result, const ScopeRow *scope)
+{
+	Oid			role = scope_role(scope);
+	const char *name = OidIsValid(role) ? GetUserNameFromId(role, true) : NULL;
+	NameData	shown = scope->role_name;
+	Datum		values[SCOPE_COLUMNS];
+	bool		nulls[SCOPE_COLUMNS] = {0};
+
+	if (name != NULL)
+		namestrcpy(&shown, name);
+	values[SCOPE_SCOPE] = CStringGetTextDatum(scope->scope);
+	values[SCOPE_ROLE] = NameGetDatum(&shown);
+	values[SCOPE_ROLE_EXISTS] = BoolGetDatum(name != NULL);
+	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+}
+
+Datum
+leaselock_internal_scope_rows(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *result = begin_result_rows(fcinfo, "internal_scope_rows",
+											  scope_types, SCOPE_COLUMNS);
+	bool		all = may_register_scopes();
+	ListCell   *cell;
+
+	foreach(cell, store_list_scopes())
+	{
+		const ScopeRow *scope = (ScopeRow *) lfirst(cell);
+
+		if (all || may_see_scope(scope->scope))
+			put_scope_row(result, scope);
+	}
 	return (Datum) 0;
 }

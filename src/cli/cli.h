@@ -77,12 +77,15 @@ typedef struct Options
 	const char *lease;			/* seconds, as given; NULL if not */
 	double		lease_seconds;
 	double		wait_seconds;
+	const char *at_least;		/* seconds, as given; NULL if not */
 	const char *grace;			/* seconds, as given; NULL if not */
 	double		grace_seconds;
 	double		interval_seconds;
 	bool		json;
 	bool		quiet;
 	bool		watch;
+	bool		queue;			/* tickets instead of locks */
+	bool		all;			/* lapsed ones, too */
 	char	  **argv;			/* the command of run */
 	double		answer_within_seconds;	/* and the following, for mcp */
 	double		max_keep_seconds;
@@ -104,9 +107,12 @@ extern void cut_text(char *text, size_t most);
 extern void put_text(FILE *stream, const char *value);
 extern void put_json(FILE *stream, const char *value);
 extern int	text_width(const char *value);
+extern void format_length(char *buffer, size_t size, int64_t ms);
 extern void show_status_line(const Options *options, const char *format,...)
 			__attribute__((format(printf, 2, 3)));
 extern void clear_status_line(void);
+extern void complain_of_lines(const char *message, const char *format,...)
+			__attribute__((format(printf, 2, 3)));
 extern void complain(const char *format,...)
 			__attribute__((format(printf, 1, 2)));
 extern void complain_args(const char *format, va_list args)
@@ -129,6 +135,7 @@ extern void close_wake_pipe(void);
 /* output.c */
 
 extern void print_line(const char *line);
+extern void print_lines(const char *lines);
 extern void print_json(const PGresult *answer);
 extern void print_record(const PGresult *answer);
 extern void print_table(const PGresult *answer);
@@ -140,12 +147,15 @@ extern bool write_output(void);
 typedef enum Ask
 {
 	ASK_ACQUIRE,
+	ASK_ACQUIRE_LONG,
 	ASK_GET,
 	ASK_RENEW,
 	ASK_RELEASE,
+	ASK_HOLD,
 	ASK_STATUS,
 	ASK_PEEK,
 	ASK_LIST,
+	ASK_QUEUE,
 	ASK_BREAK
 } Ask;
 
@@ -181,6 +191,7 @@ extern ExitCode ticket_exit_code(const char *state);
 extern bool ticket_is_live(const char *state);
 extern bool is_uuid(const char *value);
 extern void make_uuid(char *result, size_t size);
+extern void next_uuid(char *uuid);
 extern bool is_number(const char *value, int64_t least, int64_t most);
 
 /* link.c */
@@ -230,6 +241,7 @@ extern void link_drop(Link *link, const char *reason);
 extern void link_close(Link *link);
 extern bool link_may_recover(const Link *link);
 extern bool link_outcome_is_open(const Link *link);
+extern ExitCode complain_of_failure(const Link *link);
 extern ExitCode link_exit_code(const Link *link);
 extern void link_sleep(Link *link, int fd, Instant until);
 extern void link_sleep_with(Link *link, struct pollfd *fds, int count,
@@ -242,6 +254,8 @@ extern void link_sleep_with(Link *link, struct pollfd *fds, int count,
 
 extern ExitCode acquire(Link *link, const Options *options, Ticket *ticket);
 extern bool give_back(Link *link, Ticket *ticket, Instant ends_at);
+extern bool stay_taken(Link *link, const Options *options,
+					   const Ticket *ticket, Instant ends_at);
 extern int64_t back_off_ms(int failures);
 
 /* watchdog.c */

@@ -161,6 +161,7 @@ status_question(const Server *server, const Call *call, char *limit,
 	{
 		parameters[0] = text[ARG_LOCK_NAME];
 		parameters[1] = text[ARG_SCOPE] ? text[ARG_SCOPE] : server->options->scope;
+		parameters[2] = "t";	/* lapsed, too */
 		return ASK_PEEK;
 	}
 	snprintf(limit, size, "%d",

@@ -56,6 +56,7 @@ enum
 	OPT_OWNER = 256,
 	OPT_LEASE,
 	OPT_WAIT,
+	OPT_AT_LEAST,
 	OPT_SCOPE,
 	OPT_REQUEST,
 	OPT_NOTE,
@@ -63,6 +64,8 @@ enum
 	OPT_GRACE,
 	OPT_JSON,
 	OPT_WATCH,
+	OPT_QUEUE,
+	OPT_ALL,
 	OPT_INTERVAL,
 	OPT_ANSWER_WITHIN,
 	OPT_MAX_KEEP,
@@ -79,6 +82,7 @@ static const struct option long_options[] = {
 	{"owner", required_argument, NULL, OPT_OWNER},
 	{"lease-seconds", required_argument, NULL, OPT_LEASE},
 	{"wait-seconds", required_argument, NULL, OPT_WAIT},
+	{"at-least-seconds", required_argument, NULL, OPT_AT_LEAST},
 	{"scope", required_argument, NULL, OPT_SCOPE},
 	{"request-uuid", required_argument, NULL, OPT_REQUEST},
 	{"note", required_argument, NULL, OPT_NOTE},
@@ -86,6 +90,8 @@ static const struct option long_options[] = {
 	{"grace", required_argument, NULL, OPT_GRACE},
 	{"json", no_argument, NULL, OPT_JSON},
 	{"watch", no_argument, NULL, OPT_WATCH},
+	{"queue", no_argument, NULL, OPT_QUEUE},
+	{"all", no_argument, NULL, OPT_ALL},
 	{"interval", required_argument, NULL, OPT_INTERVAL},
 	{"answer-within", required_argument, NULL, OPT_ANSWER_WITHIN},
 	{"max-keep", required_argument, NULL, OPT_MAX_KEEP},
@@ -102,9 +108,9 @@ static const struct option long_options[] = {
 /* In the order of long_options. */
 static const int takers[] = {
 	EVERY, EVERY, EVERY, EVERY,
-	ACQUIRE | RUN, ACQUIRE | RUN | HEARTBEAT, ACQUIRE | RUN,
+	ACQUIRE | RUN, ACQUIRE | RUN | HEARTBEAT, ACQUIRE | RUN, RUN,
 	ACQUIRE | RUN | STATUS | BREAK | MCP, ACQUIRE, ACQUIRE | RUN, BREAK, RUN,
-	EVERY & ~(RUN | MCP), STATUS, STATUS,
+	EVERY & ~(RUN | MCP), STATUS, STATUS, STATUS, STATUS,
 	MCP, MCP, MCP, MCP,
 	EVERY, EVERY, EVERY
 };
@@ -120,24 +126,30 @@ static const char *const usage_text =
 "  leaselock get TICKET [--json]\n"
 "  leaselock heartbeat TICKET [--lease-seconds N] [--json]\n"
 "  leaselock release TICKET [--json]\n"
-"  leaselock status [NAME] [--scope SCOPE] [--json] [--watch [--interval N]]\n"
+"  leaselock status [NAME] [--scope SCOPE] [--all | --queue] [--json]\n"
+"                    [--watch [--interval N]]\n"
 "  leaselock break NAME --fence FENCE [--scope SCOPE] [--json]\n"
 "  leaselock run NAME [--owner OWNER] [--lease-seconds N] [--wait-seconds N]\n"
-"                    [--scope SCOPE] [--note TEXT] [--grace N]\n"
-"                    -- COMMAND [ARGUMENT]...\n"
+"                    [--at-least-seconds N] [--scope SCOPE] [--note TEXT]\n"
+"                    [--grace N] -- COMMAND [ARGUMENT]...\n"
 "  leaselock mcp [--scope SCOPE] [--answer-within N] [--max-keep N]\n"
 "                    [--allow-break] [--release-on-exit]\n"
 "\n"
 "Options:\n"
 "      --owner OWNER       the party that works; run makes one up unless given\n"
 "      --lease-seconds N   how long the lease lasts unless renewed (60)\n"
-"      --wait-seconds N    how long to wait for a turn (0)\n"
+"      --wait-seconds N    how long to wait for a turn (0); inf: for ever\n"
+"      --at-least-seconds N\n"
+"                          how long the lock stays taken, from its grant on, if\n"
+"                          the command ends sooner (0)\n"
 "      --scope SCOPE       the namespace of NAME (public)\n"
 "      --request-uuid UUID names the acquisition, so that it can be repeated\n"
 "      --note TEXT         is shown with the lease; run makes one up unless given\n"
 "      --fence FENCE       the grant to end, as status shows it\n"
 "      --grace N           seconds between TERM and KILL, at most half of the\n"
 "                          lease (5, or a quarter of the lease if that is less)\n"
+"      --all               lapsed leases, too\n"
+"      --queue             the tickets that hold and wait, in their order\n"
 "      --json              one JSON object a line\n"
 "      --watch             show the status again and again\n"
 "      --interval N        seconds between two looks (2)\n"
@@ -292,8 +304,12 @@ set_option(Options *options, int option, const char *value)
 			options->lease = value;
 			break;
 		case OPT_WAIT:
-			options->wait_seconds = check_seconds("--wait-seconds", value,
-												  0, MAX_SECONDS);
+			options->wait_seconds = strcmp(value, "inf") == 0 ? MAX_SECONDS :
+				check_seconds("--wait-seconds", value, 0, MAX_SECONDS);
+			break;
+		case OPT_AT_LEAST:
+			(void) check_seconds("--at-least-seconds", value, 0, MAX_SECONDS);
+			options->at_least = value;
 			break;
 		case OPT_SCOPE:
 			options->scope = check_label("--scope", value);
@@ -316,6 +332,12 @@ set_option(Options *options, int option, const char *value)
 			break;
 		case OPT_WATCH:
 			options->watch = true;
+			break;
+		case OPT_QUEUE:
+			options->queue = true;
+			break;
+		case OPT_ALL:
+			options->all = true;
 			break;
 		case OPT_INTERVAL:
 			options->interval_seconds = check_seconds("--interval", value,
@@ -456,8 +478,10 @@ complete(Options *options, int bit, const char *subcommand,
 		require_operand(subcommand, "NAME", operand);
 	if (operand)
 		options->name = check_label("NAME", operand);
+	if (options->queue && options->all)
+		usage_error("--queue shows live tickets alone: it goes without --all");
 	if (bit == BREAK && options->fence == NULL)
-		usage_error("break needs --fence");
+		usage_error("break needs --fence; \"leaselock status %s\" shows it", operand);
 	if (bit == ACQUIRE && options->owner == NULL)
 		usage_error("acquire needs --owner");
 	if (options->scope == NULL && operand)
@@ -519,15 +543,30 @@ set_lease(Options *options, int bit)
 											   0, most);
 }
 
+static const char *
+list_subcommands(void)
+{
+	static char list[256];
+	size_t		length = 0;
+
+	for (int i = 0; i < SUBCOMMANDS; i++)
+		length += snprintf(list + length, sizeof(list) - length, "%s%s",
+						   i == 0 ? "" : i < SUBCOMMANDS - 1 ? ", " : " and ",
+						   subcommands[i].name);
+	return list;
+}
+
 static int
 find_subcommand(const char *name)
 {
 	if (name == NULL)
-		usage_error("no subcommand is given");
+		usage_error("no subcommand is given; there are %s",
+					list_subcommands());
 	for (int i = 0; i < SUBCOMMANDS; i++)
 		if (strcmp(subcommands[i].name, name) == 0)
 			return i;
-	usage_error("there is no subcommand \"%s\"", name);
+	usage_error("there is no subcommand \"%s\"; there are %s", name,
+				list_subcommands());
 }
 
 /*

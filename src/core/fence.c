@@ -25,7 +25,6 @@
 #include "access/xact.h"
 #include "common/hashfn.h"
 #include "miscadmin.h"
-#include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 #include "utils/snapmgr.h"
@@ -36,6 +35,7 @@
 #include "core/scope.h"
 #include "leaselock.h"
 #include "store/clock.h"
+#include "store/recent.h"
 #include "store/rows.h"
 #include "store/table.h"
 #include "store/tag.h"
@@ -49,37 +49,65 @@ typedef struct PendingKey
 typedef struct PendingFence
 {
 	PendingKey	key;			/* strings live in TopTransactionContext */
+	RowVersion	version;		/* of the lock's row, which passed the check */
 	SubTransactionId checked_by;
 	SubTransactionId verified_by;	/* Invalid: to be verified at commit */
 	Oid			role;			/* the last that was allowed to check it */
 	TimestampTz live_until;		/* no need to read the lease again before */
+	char		status;			/* the hash's own */
 } PendingFence;
 
-static HTAB *pending_fences = NULL;
+static uint32
+hash_pending(const PendingKey *key)
+{
+	return hash_combine((uint32) key->lock.hash,
+						hash_bytes_uint32((uint32) key->fence));
+}
+
+static int
+compare_pending(const PendingKey *a, const PendingKey *b)
+{
+	if (a->fence != b->fence)
+		return a->fence < b->fence ? -1 : 1;
+	return compare_lock_keys(&a->lock, &b->lock);
+}
+
+#define SH_PREFIX		pending
+#define SH_ELEMENT_TYPE	PendingFence
+#define SH_KEY_TYPE		PendingKey
+#define SH_KEY			key
+#define SH_HASH_KEY(table, key)	hash_pending(&(key))
+#define SH_EQUAL(table, a, b)	(compare_pending(&(a), &(b)) == 0)
+#define SH_SCOPE		static inline
+#define SH_DECLARE
+#define SH_DEFINE
+#include "lib/simplehash.h"
+
+/* NULL: none.  An entry moves when another is added. */
+static pending_hash * pending_fences = NULL;
 
 /* ----------------------------------------------------------------------
  * Pending fences
  * ----------------------------------------------------------------------
  */
 
-static uint32
-hash_pending(const void *key, Size keysize)
+/* Begins a walk through all, on which they may be removed. */
+static pending_iterator
+begin_pending(void)
 {
-	const PendingKey *pending = (const PendingKey *) key;
+	pending_iterator walk = {0};
 
-	return hash_combine((uint32) pending->lock.hash,
-						hash_bytes_uint32((uint32) pending->fence));
+	if (pending_fences != NULL)
+		pending_start_iterate(pending_fences, &walk);
+	return walk;
 }
 
-static int
-compare_pending(const void *a, const void *b, Size keysize)
+/* The next; NULL at the end. */
+static PendingFence *
+next_pending(pending_iterator * walk)
 {
-	const PendingKey *x = (const PendingKey *) a;
-	const PendingKey *y = (const PendingKey *) b;
-
-	if (x->fence != y->fence)
-		return x->fence < y->fence ? -1 : 1;
-	return compare_lock_keys(&x->lock, &y->lock);
+	return pending_fences == NULL ? NULL :
+		pending_iterate(pending_fences, walk);
 }
 
 static PendingFence *
@@ -89,22 +117,24 @@ find_pending(const LockKey *key, int64 fence)
 
 	if (pending_fences == NULL)
 		return NULL;
-	return hash_search(pending_fences, &pending, HASH_FIND, NULL);
+	return pending_lookup(pending_fences, pending);
 }
 
-static void
-create_pending_fences(void)
+static PendingFence *
+add_pending(const LockKey *key, int64 fence)
 {
-	HASHCTL		control = {0};
+	PendingKey	copy = {*key, fence};
+	PendingFence *pending;
+	bool		found;
 
-	control.keysize = sizeof(PendingKey);
-	control.entrysize = sizeof(PendingFence);
-	control.hash = hash_pending;
-	control.match = compare_pending;
-	control.hcxt = TopTransactionContext;
-	pending_fences = hash_create("leaselock pending fences", 16, &control,
-								 HASH_ELEM | HASH_FUNCTION | HASH_COMPARE |
-								 HASH_CONTEXT);
+	if (pending_fences == NULL)
+		pending_fences = pending_create(TopTransactionContext, 1, NULL);
+	copy.lock.scope = MemoryContextStrdup(TopTransactionContext, key->scope);
+	copy.lock.name = MemoryContextStrdup(TopTransactionContext, key->name);
+	pending = pending_insert(pending_fences, copy, &found);
+	pending->checked_by = GetCurrentSubTransactionId();
+	pending->verified_by = InvalidSubTransactionId;
+	return pending;
 }
 
 /* Remembers a check that passed, of the lock as it was loaded. */
@@ -114,21 +144,8 @@ remember_pending(const LockKey *key, int64 fence, const LockRow *lock)
 	PendingFence *pending = find_pending(key, fence);
 
 	if (pending == NULL)
-	{
-		PendingKey	copy;
-
-		if (pending_fences == NULL)
-			create_pending_fences();
-		copy.lock.scope = MemoryContextStrdup(TopTransactionContext,
-											  key->scope);
-		copy.lock.name = MemoryContextStrdup(TopTransactionContext,
-											 key->name);
-		copy.lock.hash = key->hash;
-		copy.fence = fence;
-		pending = hash_search(pending_fences, &copy, HASH_ENTER, NULL);
-		pending->checked_by = GetCurrentSubTransactionId();
-		pending->verified_by = InvalidSubTransactionId;
-	}
+		pending = add_pending(key, fence);
+	pending->version = lock->version;
 	pending->role = GetUserId();
 	pending->live_until = grant_until(lock);
 }
@@ -170,6 +187,23 @@ reject_younger_grant(const LockRow *lock)
 }
 
 /*
+ * Loads a lock that this session may know: the same fence is checked for one
+ * write after the other.
+ */
+static void
+load_known_lock(const LockKey *key, LockRow *lock)
+{
+	if (recall_lock(key, lock) &&
+		store_is_current(REL_LOCKS, &lock->version))
+	{
+		lock->recalled = false;
+		return;
+	}
+	store_load_lock(key, lock);
+	remember_lock(lock);
+}
+
+/*
  * Whether a fence may write, by the lock's present row; remembers a yes for
  * the commit.  A check that was made before in this transaction is answered
  * from memory until its lease runs out.
@@ -188,7 +222,9 @@ check_fence(const LockKey *key, int64 fence, bool allow_lapsed,
 		return FENCE_CURRENT;
 
 	store_begin_call(false);
-	store_load_lock(key, lock);
+	store_begin_event();
+	load_known_lock(key, lock);
+	store_end_event();
 	require_fence_access(lock);
 	now = clock_read(lock->changed_at);
 	verdict = judge_fence(lock, fence, now);
@@ -202,10 +238,26 @@ check_fence(const LockKey *key, int64 fence, bool allow_lapsed,
 	return verdict;
 }
 
-/* Raises LS001 and says why. */
+#define STOP_HINT \
+	"Stop this work; it may be another holder's now. Acquire the lock again before you write."
+
+/* What to do about a fence that is stale for this reason. */
+static const char *
+stale_hint(FenceVerdict verdict, int64 present)
+{
+	if (verdict == FENCE_UNKNOWN && present == 0)
+		return "Check the name and the scope: a fence counts in the scope in which the lock was acquired. If they are right, the grant ended long ago; acquire the lock again.";
+	if (verdict == FENCE_UNKNOWN)
+		return "Check the fence, the name and the scope: they must be those of one acquisition.";
+	if (verdict == FENCE_LAPSED)
+		return "Stop this work, and acquire the lock again before you write. Work that takes longer has to renew its lease.";
+	return STOP_HINT;
+}
+
+/* Raises LS001 and says why; the hint is what the caller knows better, or NULL. */
 static void
 report_stale_fence(const LockKey *key, int64 fence, FenceVerdict verdict,
-				   int64 present)
+				   int64 present, const char *hint)
 {
 	const char *reason = NULL;
 
@@ -235,7 +287,7 @@ report_stale_fence(const LockKey *key, int64 fence, FenceVerdict verdict,
 			 errmsg("stale fence " INT64_FORMAT " for lock \"%s\" in scope \"%s\"",
 					fence, key->name, key->scope),
 			 errdetail_internal("%s", reason),
-			 errhint("Stop this work; it may be another holder's now. Acquire the lock again before you write.")));
+			 errhint("%s", hint ? hint : stale_hint(verdict, present))));
 }
 
 /*
@@ -250,15 +302,19 @@ fence_check(const LockKey *key, int64 fence, bool allow_lapsed)
 	return check_fence(key, fence, allow_lapsed, &lock) == FENCE_CURRENT;
 }
 
-/* The same, but raises LS001 where fence_check is false. */
+/*
+ * The same, but raises LS001 where fence_check is false, with the hint unless
+ * that is NULL.
+ */
 void
-fence_assert(const LockKey *key, int64 fence, bool allow_lapsed)
+fence_assert(const LockKey *key, int64 fence, bool allow_lapsed,
+			 const char *hint)
 {
 	LockRow		lock;
 	FenceVerdict verdict = check_fence(key, fence, allow_lapsed, &lock);
 
 	if (verdict != FENCE_CURRENT)
-		report_stale_fence(key, fence, verdict, lock.fence);
+		report_stale_fence(key, fence, verdict, lock.fence, hint);
 }
 
 /*
@@ -268,27 +324,28 @@ fence_assert(const LockKey *key, int64 fence, bool allow_lapsed)
 void
 fence_require_check(const LockKey *key)
 {
-	HASH_SEQ_STATUS scan;
+	pending_iterator walk = begin_pending();
 	PendingFence *pending;
+	const char *other = NULL;	/* a scope in which that name was checked */
 
-	if (pending_fences != NULL)
+	while ((pending = next_pending(&walk)) != NULL)
 	{
-		hash_seq_init(&scan, pending_fences);
-		while ((pending = hash_seq_search(&scan)) != NULL)
-		{
-			if (pending->verified_by == InvalidSubTransactionId &&
-				compare_lock_keys(&pending->key.lock, key) == 0)
-			{
-				hash_seq_term(&scan);
-				return;
-			}
-		}
+		const LockKey *checked = &pending->key.lock;
+
+		if (pending->verified_by != InvalidSubTransactionId)
+			continue;
+		if (compare_lock_keys(checked, key) == 0)
+			return;
+		if (strcmp(checked->name, key->name) == 0)
+			other = checked->scope;
 	}
 	ereport(ERROR,
 			(errcode(ERRCODE_FENCE_NOT_CHECKED),
 			 errmsg("transaction has not checked its fence for lock \"%s\" in scope \"%s\"",
 					key->name, key->scope),
-			 errhint("Call leaselock.fence_assert() with the fence of your grant first, in the same transaction.")));
+			 other ? errdetail("It has checked the lock of that name in scope \"%s\".",
+							   other) : 0,
+			 errhint("Call leaselock.fence_assert() with the fence of your grant in an earlier statement of the same transaction. A check within the statement that fires this trigger comes too late.")));
 }
 
 /* ----------------------------------------------------------------------
@@ -302,7 +359,7 @@ verify_fence(const LockRow *lock, int64 fence)
 {
 	if (!fence_may_commit(lock, fence))
 		report_stale_fence(&lock->key, fence,
-						   judge_fence(lock, fence, NO_TIME), lock->fence);
+						   judge_fence(lock, fence, NO_TIME), lock->fence, STOP_HINT);
 }
 
 /*
@@ -313,19 +370,14 @@ verify_fence(const LockRow *lock, int64 fence)
 void
 fences_verify_early(const LockRow *lock)
 {
-	HASH_SEQ_STATUS scan;
+	pending_iterator walk = begin_pending();
 	PendingFence *pending;
 
-	if (pending_fences == NULL)
-		return;
-	hash_seq_init(&scan, pending_fences);
-	while ((pending = hash_seq_search(&scan)) != NULL)
+	while ((pending = next_pending(&walk)) != NULL)
 	{
 		if (pending->verified_by != InvalidSubTransactionId ||
 			compare_lock_keys(&pending->key.lock, &lock->key) != 0)
 			continue;
-		if (!fence_may_commit(lock, pending->key.fence))
-			hash_seq_term(&scan);
 		verify_fence(lock, pending->key.fence);
 		pending->verified_by = GetCurrentSubTransactionId();
 	}
@@ -337,7 +389,7 @@ compare_entries(const void *a, const void *b)
 	const PendingFence *x = *(PendingFence *const *) a;
 	const PendingFence *y = *(PendingFence *const *) b;
 
-	return compare_pending(&x->key, &y->key, sizeof(PendingKey));
+	return compare_pending(&x->key, &y->key);
 }
 
 static int
@@ -357,6 +409,42 @@ fences_are_pending(void)
 	return pending_fences != NULL;
 }
 
+/* The fences that are to be verified, in the order of the locks' keys. */
+static PendingFence **
+list_pending(int *count)
+{
+	PendingFence **entries = palloc(sizeof(PendingFence *) *
+									pending_fences->members);
+	pending_iterator walk = begin_pending();
+	PendingFence *pending;
+
+	*count = 0;
+	while ((pending = next_pending(&walk)) != NULL)
+	{
+		if (pending->verified_by == InvalidSubTransactionId)
+			entries[(*count)++] = pending;
+	}
+	qsort(entries, *count, sizeof(PendingFence *), compare_entry_locks);
+	return entries;
+}
+
+/*
+ * Verifies one fence under the name tag.  As long as the lock's row is the
+ * version that passed the check, it passes again: what is verified is less.
+ */
+static void
+verify_pending(PendingFence *pending)
+{
+	Tag			tag = name_tag(&pending->key.lock);
+	LockRow		lock;
+
+	wait_tag(NULL, &tag, RowShareLock);
+	if (store_is_current(REL_LOCKS, &pending->version))
+		return;
+	store_load_lock(&pending->key.lock, &lock);
+	verify_fence(&lock, pending->key.fence);
+}
+
 /*
  * Verifies all pending fences before a commit, in the order of the locks'
  * keys.  The tags are kept until the commit is visible to others, and so is a
@@ -367,37 +455,21 @@ fences_are_pending(void)
 void
 fences_verify(void)
 {
-	int			count = 0;
+	int			count;
 	PendingFence **entries;
-	HASH_SEQ_STATUS scan;
-	PendingFence *pending;
 
 	if (pending_fences == NULL)
 		return;
-	entries = palloc(sizeof(PendingFence *) *
-					 hash_get_num_entries(pending_fences));
-	hash_seq_init(&scan, pending_fences);
-	while ((pending = hash_seq_search(&scan)) != NULL)
-	{
-		if (pending->verified_by == InvalidSubTransactionId)
-			entries[count++] = pending;
-	}
-	qsort(entries, count, sizeof(PendingFence *), compare_entry_locks);
-
-	store_begin_call(false);
+	entries = list_pending(&count);
+	if (count == 0)
+		return;
 	/* dropping the extension ends every grant */
-	if (count > 0 && !store_hold_table(REL_LOCKS))
+	if (!store_begin_verification())
 		report_stale_fence(&entries[0]->key.lock, entries[0]->key.fence,
-						   FENCE_UNKNOWN, 0);
+						   FENCE_UNKNOWN, 0, STOP_HINT);
 	for (int i = 0; i < count; i++)
-	{
-		LockRow		lock;
-		Tag			tag = name_tag(&entries[i]->key.lock);
-
-		wait_tag(NULL, &tag, RowShareLock);
-		store_load_lock(&entries[i]->key.lock, &lock);
-		verify_fence(&lock, entries[i]->key.fence);
-	}
+		verify_pending(entries[i]);
+	store_end_event();
 }
 
 /* ----------------------------------------------------------------------
@@ -412,13 +484,10 @@ fences_verify(void)
 void
 fences_forget_leases(const LockKey *key)
 {
-	HASH_SEQ_STATUS scan;
+	pending_iterator walk = begin_pending();
 	PendingFence *pending;
 
-	if (pending_fences == NULL)
-		return;
-	hash_seq_init(&scan, pending_fences);
-	while ((pending = hash_seq_search(&scan)) != NULL)
+	while ((pending = next_pending(&walk)) != NULL)
 	{
 		if (key == NULL || compare_lock_keys(&pending->key.lock, key) == 0)
 			pending->live_until = NO_TIME;
@@ -429,13 +498,10 @@ fences_forget_leases(const LockKey *key)
 void
 fences_commit_sub(SubTransactionId sub, SubTransactionId parent)
 {
-	HASH_SEQ_STATUS scan;
+	pending_iterator walk = begin_pending();
 	PendingFence *pending;
 
-	if (pending_fences == NULL)
-		return;
-	hash_seq_init(&scan, pending_fences);
-	while ((pending = hash_seq_search(&scan)) != NULL)
+	while ((pending = next_pending(&walk)) != NULL)
 	{
 		if (pending->checked_by == sub)
 			pending->checked_by = parent;
@@ -448,17 +514,13 @@ fences_commit_sub(SubTransactionId sub, SubTransactionId parent)
 void
 fences_abort_sub(SubTransactionId sub)
 {
-	HASH_SEQ_STATUS scan;
+	pending_iterator walk = begin_pending();
 	PendingFence *pending;
 
-	if (pending_fences == NULL)
-		return;
-	hash_seq_init(&scan, pending_fences);
-	while ((pending = hash_seq_search(&scan)) != NULL)
+	while ((pending = next_pending(&walk)) != NULL)
 	{
 		if (pending->checked_by == sub)
-			(void) hash_search(pending_fences, &pending->key, HASH_REMOVE,
-							   NULL);
+			pending_delete_item(pending_fences, pending);
 		else if (pending->verified_by == sub)
 			pending->verified_by = InvalidSubTransactionId;
 	}

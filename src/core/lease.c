@@ -18,6 +18,7 @@
 #include "core/scope.h"
 #include "leaselock.h"
 #include "store/clock.h"
+#include "store/recent.h"
 #include "store/rows.h"
 
 /* ----------------------------------------------------------------------
@@ -62,7 +63,7 @@ answer_holder(const LockRow *lock, LeaseAnswer *answer)
 static void
 make_answer(const LeaseEvent *event, const Outcome *outcome, LeaseAnswer *answer)
 {
-	LeaseState	state = outcome->plan.state;
+	LeaseState	state = outcome->state;
 
 	if (state == LEASE_GONE)
 	{
@@ -161,6 +162,17 @@ find_own_ticket(const pg_uuid_t *uuid, TicketRow *ticket, LeaseAnswer *answer)
 	return true;
 }
 
+/* The same, for an event that mostly changes the ticket: it may be recalled. */
+static bool
+recall_own_ticket(const pg_uuid_t *uuid, TicketRow *ticket,
+				  LeaseAnswer *answer)
+{
+	if (!recall_ticket(uuid, ticket))
+		return find_own_ticket(uuid, ticket, answer);
+	require_ticket_role(ticket);
+	return true;
+}
+
 static LeaseEvent
 ticket_event(EventKind kind, const TicketRow *ticket)
 {
@@ -206,7 +218,7 @@ lease_renew(const pg_uuid_t *uuid, int64 lease_us, LeaseAnswer *answer)
 	LeaseEvent	event;
 	Outcome		outcome;
 
-	if (!find_own_ticket(uuid, &ticket, answer))
+	if (!recall_own_ticket(uuid, &ticket, answer))
 		return;
 	require_scope(ticket.key.scope);
 	event = ticket_event(EVENT_RENEW, &ticket);
@@ -224,7 +236,7 @@ lease_release(const pg_uuid_t *uuid, LeaseAnswer *answer)
 	LeaseEvent	event;
 	Outcome		outcome;
 
-	if (!find_own_ticket(uuid, &ticket, answer))
+	if (!recall_own_ticket(uuid, &ticket, answer))
 		return;
 	event = ticket_event(EVENT_RELEASE, &ticket);
 	carry_out(&event, &ticket, &outcome);
@@ -238,14 +250,18 @@ compare_tickets(const ListCell *a, const ListCell *b)
 							 &((TicketRow *) lfirst(b))->key);
 }
 
-/* The tickets of an identity that may be live, in the order of their locks. */
+/*
+ * The tickets of an identity that may be live, in the order of their locks; held
+ * ones in one scope or (NULL) in all.  Those that wait are read first, so that
+ * one which is promoted meanwhile is met once more, and not missed.
+ */
 static List *
-list_live_tickets(const Identity *who)
+list_live_tickets(const Identity *who, const char *scope)
 {
 	List	   *tickets = store_list_waits(who);
 	ListCell   *cell;
 
-	foreach(cell, store_list_held(who))
+	foreach(cell, store_list_held(who, scope))
 	{
 		int			count;
 		TicketRow  *shares = store_load_shares((LockRow *) lfirst(cell),
@@ -268,7 +284,7 @@ lease_release_all(const Identity *who, const char *scope)
 	int			released = 0;
 	ListCell   *cell;
 
-	foreach(cell, list_live_tickets(who))
+	foreach(cell, list_live_tickets(who, scope))
 	{
 		TicketRow  *ticket = (TicketRow *) lfirst(cell);
 		LeaseEvent	event = ticket_event(EVENT_RELEASE, ticket);
@@ -277,7 +293,7 @@ lease_release_all(const Identity *who, const char *scope)
 		if (scope != NULL && strcmp(ticket->key.scope, scope) != 0)
 			continue;
 		carry_out(&event, ticket, &outcome);
-		if (outcome.plan.yes)
+		if (outcome.yes)
 			released++;
 	}
 	return released;

@@ -31,7 +31,7 @@ lease_break(const LockKey *key, int64 fence)
 	event.key = *key;
 	event.fence = fence;
 	carry_out(&event, NULL, &outcome);
-	return outcome.plan.yes;
+	return outcome.yes;
 }
 
 static int

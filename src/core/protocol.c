@@ -16,6 +16,10 @@
  * say what can be done without it.  Only what a plan says may stand in line
  * does so.
  *
+ * The rows that this session wrote last need not be read at first: recalled, they
+ * tell which tags to try for, and under those are compared like any others.
+ * Nothing is answered from them, and nobody stands in line because of them.
+ *
  * What is decided without a tag may be history the next moment, so nothing is
  * written from it.  What is decided under the tags is written under them, and
  * they are kept until the transaction ends.
@@ -41,6 +45,7 @@
 #include "core/scope.h"
 #include "leaselock.h"
 #include "store/clock.h"
+#include "store/recent.h"
 #include "store/rows.h"
 #include "store/table.h"
 
@@ -72,8 +77,38 @@ static const LOCKMODE name_modes[] = {
 static void
 reload_ticket(LeaseView *view)
 {
+	forget_ticket(&view->ticket.ticket);
 	if (!store_reload_ticket(&view->ticket))
+	{
 		view->ticket.state = LEASE_GONE;
+		view->ticket.recalled = false;
+	}
+}
+
+/* Whether rows of the view are recalled, and not compared yet. */
+static bool
+is_recalled(const LeaseView *view)
+{
+	return view->lock.recalled ||
+		(view->has_ticket && view->ticket.recalled);
+}
+
+/* Whether an event mostly changes the lock, and then takes tags first. */
+static bool
+may_recall(const LeaseEvent *event)
+{
+	switch (event->kind)
+	{
+		case EVENT_ACQUIRE:
+		case EVENT_RENEW:
+		case EVENT_RELEASE:
+		case EVENT_TRY_LOCK:
+		case EVENT_RENEW_LOCK:
+		case EVENT_RELEASE_LOCK:
+			return true;
+		default:
+			return false;
+	}
 }
 
 /* Loads the ticket that the event's request id names, if there is one. */
@@ -88,7 +123,10 @@ load_request(Call *call)
 												   &call->view.ticket);
 }
 
-/* Reads the clock, and forgets what was read or concluded before. */
+/*
+ * Reads the clock, and forgets what was read or concluded before.  Where the
+ * database has no queue nobody need look for a head.
+ */
 static void
 judge_anew(Call *call)
 {
@@ -97,6 +135,12 @@ judge_anew(Call *call)
 	call->now = clock_read(view->lock.changed_at);
 	view->known = 0;
 	view->share_count = 0;
+	if (!store_has_queues())
+	{
+		view->known = PART_HEAD;
+		view->has_head = false;
+		view->dead_waiters = 0;
+	}
 	if (view->has_ticket)
 		complete_waiter(&view->ticket, call->now);
 	if (call->event->kind == EVENT_BREAK_STRANGER)
@@ -105,19 +149,22 @@ judge_anew(Call *call)
 }
 
 /*
- * Reads the rows, without a tag.  The lock is read after the ticket, so if it
- * does not know the ticket's grant any more, whoever ended that grant has
- * committed; what it wrote into the ticket is there on a second look.
+ * Reads the rows, without a tag, or recalls them.  The lock is read after the
+ * ticket, so if it does not know the ticket's grant any more, whoever ended that
+ * grant has committed; what it wrote into the ticket is there on a second look.
  */
 static void
-read_rows(Call *call)
+read_rows(Call *call, bool recalls)
 {
 	LeaseView  *view = &call->view;
 
 	/* a ticket that was passed was loaded just before */
 	if (!view->has_ticket)
 		load_request(call);
-	store_load_lock(&call->event->key, &view->lock);
+	else if (view->ticket.recalled && !recalls)
+		reload_ticket(view);
+	if (!recalls || !recall_lock(&call->event->key, &view->lock))
+		store_load_lock(&call->event->key, &view->lock);
 	judge_anew(call);
 	if (view->has_ticket &&
 		ticket_state(&view->ticket, &view->lock, call->now) !=
@@ -136,7 +183,11 @@ refresh_lock(Call *call)
 	bool		had_row = ItemPointerIsValid(&view->lock.version.tid);
 
 	if (had_row && store_is_current(REL_LOCKS, &view->lock.version))
+	{
+		view->lock.recalled = false;
 		return true;
+	}
+	forget_lock(&call->event->key);
 	store_load_lock(&call->event->key, &view->lock);
 	return !had_row && !ItemPointerIsValid(&view->lock.version.tid);
 }
@@ -158,12 +209,13 @@ refresh_rows(Call *call)
 		load_request(call);
 	else if (!store_is_current(REL_TICKETS, &view->ticket.version))
 		reload_ticket(view);
+	view->ticket.recalled = false;
 	same_lock = refresh_lock(call);
 	keeps_head = same_lock && (view->known & PART_HEAD) && !view->has_head &&
 		(kind == EVENT_ACQUIRE || kind == EVENT_TRY_LOCK);
 	judge_anew(call);
 	if (keeps_head)
-		view->known = PART_HEAD;
+		view->known |= PART_HEAD;
 }
 
 static void
@@ -293,6 +345,15 @@ get_tag(const Call *call, unsigned bit, LOCKMODE *mode)
 	}
 }
 
+/* A tag is not to be had.  That says little if it may be the wrong one. */
+static bool
+note_busy(LeaseView *view, unsigned bit)
+{
+	if (!is_recalled(view))
+		view->busy |= bit;
+	return false;
+}
+
 /* Tries for one tag, or waits for it; notes what came of that. */
 static bool
 take_tag(Call *call, unsigned bit, bool in_line)
@@ -300,13 +361,11 @@ take_tag(Call *call, unsigned bit, bool in_line)
 	LOCKMODE	mode;
 	Tag			tag = get_tag(call, bit, &mode);
 
-	if (in_line && may_stand_in_line(&call->event->key))
+	if (in_line && !is_recalled(&call->view) &&
+		may_stand_in_line(&call->event->key))
 		wait_tag(&call->tags, &tag, mode);
 	else if (!try_tag(&call->tags, &tag, mode))
-	{
-		call->view.busy |= bit;
-		return false;
-	}
+		return note_busy(&call->view, bit);
 	call->view.tags |= bit;
 	if (bit == TAG_HEAD)
 		call->head_tagged = call->view.head.ticket;
@@ -318,13 +377,10 @@ take_name(Call *call, NameMode name, bool in_line)
 {
 	Tag			tag = name_tag(&call->event->key);
 
-	if (in_line)
+	if (in_line && !is_recalled(&call->view))
 		wait_tag(&call->tags, &tag, name_modes[name]);
 	else if (!try_tag(&call->tags, &tag, name_modes[name]))
-	{
-		call->view.busy |= TAG_NAME;
-		return false;
-	}
+		return note_busy(&call->view, TAG_NAME);
 	call->view.name = name;
 	return true;
 }
@@ -419,7 +475,8 @@ static void
 leave_last_grant(const LockRow *lock)
 {
 	fences_verify_early(lock);
-	if (OidIsValid(lock->holder.role))
+	/* what is left of former queues does no harm, until it is pruned */
+	if (OidIsValid(lock->holder.role) && store_has_queues())
 		store_forget_blocker(&lock->holder, &lock->key);
 }
 
@@ -566,7 +623,9 @@ set_outcome(const Call *call, const LeasePlan *plan, Outcome *outcome)
 {
 	const LeaseView *view = &call->view;
 
-	outcome->plan = *plan;
+	outcome->state = plan->state;
+	outcome->yes = plan->yes;
+	outcome->retry_after = plan->retry_after;
 	outcome->lock = plan->writes_lock ? plan->lock : view->lock;
 	outcome->has_ticket = view->has_ticket || plan->writes_ticket;
 	outcome->ticket = plan->writes_ticket ? plan->ticket : view->ticket;
@@ -601,7 +660,39 @@ complete(Call *call, LeasePlan *plan)
 	view->busy = 0;
 	view->name = NAME_NONE;
 	view->tags = 0;
-	read_rows(call);
+	read_rows(call, may_recall(call->event));
+	return false;
+}
+
+/*
+ * Does what a plan says next; true once it is complete and there is nothing
+ * more to do.  *tags is raised by the number of tags that are kept.
+ */
+static bool
+proceed(Call *call, LeasePlan *plan, int *tags)
+{
+	if (plan->asks != 0)
+		read_parts(call, plan);
+	else if (plan->needs_name != NAME_NONE || plan->needs_tags != 0)
+	{
+		if (!take_needed(call, plan))
+			give_back(call);
+		refresh_rows(call);
+	}
+	else if (is_recalled(&call->view))
+		read_rows(call, false);
+	else if (plan->likes_tags != 0)
+	{
+		take_liked(call, plan);
+		call->view.known &= ~PART_HEAD;
+	}
+	else
+	{
+		if (tags != NULL && writes_anything(plan))
+			*tags += call->tags.count;
+		report_refusal(call->event, plan->refusal);
+		return complete(call, plan);
+	}
 	return false;
 }
 
@@ -617,7 +708,6 @@ carry_out_with(LeaseEvent *event, const TicketRow *ticket, unsigned busy,
 			   bool quiet, int *tags, Outcome *outcome)
 {
 	Call		call = {0};
-	LeasePlan	plan;
 
 	event->waiter_timeout_us = leaselock_waiter_timeout * INT64CONST(1000);
 	event->pid = MyProcPid;
@@ -632,32 +722,16 @@ carry_out_with(LeaseEvent *event, const TicketRow *ticket, unsigned busy,
 	store_begin_event();
 	(void) store_open_table(REL_LOCKS);
 	renew_lock_key(&event->key);
-	for (read_rows(&call);;)
+	for (read_rows(&call, may_recall(event));;)
 	{
-		plan = decide(&call.view, event, call.now);
-		if (plan.asks != 0)
-			read_parts(&call, &plan);
-		else if (plan.needs_name != NAME_NONE || plan.needs_tags != 0)
+		LeasePlan	plan = decide(&call.view, event, call.now);
+
+		if (proceed(&call, &plan, tags))
 		{
-			if (!take_needed(&call, &plan))
-				give_back(&call);
-			refresh_rows(&call);
-		}
-		else if (plan.likes_tags != 0)
-		{
-			take_liked(&call, &plan);
-			call.view.known &= ~PART_HEAD;
-		}
-		else
-		{
-			if (tags != NULL && writes_anything(&plan))
-				*tags += call.tags.count;
-			report_refusal(event, plan.refusal);
-			if (complete(&call, &plan))
-				break;
+			set_outcome(&call, &plan, outcome);
+			break;
 		}
 	}
-	set_outcome(&call, &plan, outcome);
 	store_end_event();
 }
 
@@ -687,7 +761,7 @@ find_obstacle(const LeaseEvent *event, const Outcome *outcome, bool first,
 
 	obstacle->mode = ExclusiveLock;
 	obstacle->brief = first;
-	switch (outcome->plan.retry_after)
+	switch (outcome->retry_after)
 	{
 		case TAG_NAME:
 			obstacle->tag = name_tag(&event->key);
@@ -719,7 +793,7 @@ try_acquire(LeaseEvent *event, TimestampTz until, bool first, Outcome *outcome,
 	event->first_try = first;
 	event->left_us = until - clock_read(NO_TIME);
 	carry_out(event, NULL, outcome);
-	return !event->may_queue || outcome->plan.state != LEASE_CONTENDED ||
+	return !event->may_queue || outcome->state != LEASE_CONTENDED ||
 		until <= clock_read(NO_TIME) ||
 		!find_obstacle(event, outcome, first, obstacle);
 }

@@ -16,7 +16,9 @@
 /* What came of an event. */
 typedef struct Outcome
 {
-	LeasePlan	plan;			/* complete, and written */
+	LeaseState	state;
+	bool		yes;			/* of those that answer yes or no */
+	unsigned	retry_after;	/* the tag that stood in the way, if any */
 	LockRow		lock;			/* as it is now */
 	bool		has_ticket;
 	TicketRow	ticket;			/* as it is now */

@@ -89,7 +89,7 @@ prune_row(Prune *prune, EventKind kind, const LockKey *key,
 	event.before = prune->before;
 	carry_out_with(&event, ticket, prune->without_tags ? ANY_TAG : 0,
 				   prune->quiet, &prune->tags, &outcome);
-	if (outcome.plan.yes)
+	if (outcome.yes)
 		prune->removed++;
 }
 

@@ -201,9 +201,6 @@ store_forget_blocker(const Identity *who, const LockKey *key)
 {
 	ListCell   *cell;
 
-	/* what is left of former queues does no harm */
-	if (!store_has_queues())
-		return;
 	foreach(cell, store_list_blocked(who))
 	{
 		Blocker    *blocker = (Blocker *) lfirst(cell);

@@ -51,7 +51,7 @@ read_row(HeapTuple tuple, TupleDesc desc)
 const Installation *
 store_load_installation(void)
 {
-	uint64		present = store_generation();
+	uint64		present = store_event_generation();
 	CallModes	modes;
 	TableScan  *scan;
 	HeapTuple	tuple;

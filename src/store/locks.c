@@ -21,6 +21,7 @@
 #include "store/columns.h"
 #include "store/installation.h"
 #include "store/places.h"
+#include "store/recent.h"
 #include "store/rows.h"
 #include "store/table.h"
 #include "store/tag.h"
@@ -28,13 +29,13 @@
 /* Columns, in the order of the install script. */
 enum
 {
-	LOCKS_FENCE = 1,
+	LOCKS_SCOPE = 1,
+	LOCKS_NAME,
+	LOCKS_FENCE,
 	LOCKS_PASSED,
 	LOCKS_CHANGED_AT,
 	LOCKS_TICKETS,
 	LOCKS_HOME,
-	LOCKS_SCOPE,
-	LOCKS_NAME,
 	LOCKS_ROLE,
 	LOCKS_GRANTED_AT,
 	LOCKS_GRANTED_XID,
@@ -131,6 +132,7 @@ read_lock(HeapTuple tuple, TupleDesc desc, const LockKey *expected,
 	lock->has_first = !ISNULL(LOCKS_FIRST_TICKET);
 	if (lock->has_first)
 		lock->first_ticket = *DatumGetUUIDP(VALUE(LOCKS_FIRST_TICKET));
+	lock->recalled = false;
 	check_lock(lock);
 	forget_foreign_holder(lock, DatumGetUUIDP(VALUE(LOCKS_HOME)));
 }
@@ -215,11 +217,14 @@ store_load_lock(const LockKey *key, LockRow *lock)
  * ----------------------------------------------------------------------
  */
 
-/* Begins to read the locks that have a holder, in the order of (scope, name). */
+/*
+ * Begins to read the locks that have a holder, in no order: through an index
+ * whose order is not that of the table every page would be visited many times.
+ */
 TableScan *
 store_open_held(void)
 {
-	return store_open_scan(REL_LOCKS, REL_LOCKS_PKEY, NULL, 0);
+	return store_open_scan(REL_LOCKS, REL_NONE, NULL, 0);
 }
 
 /*
@@ -243,18 +248,23 @@ store_next_held(TableScan *scan, LockRow *lock)
 	return false;
 }
 
-/* The locks that an identity holds (LockRow *), lapsed or not, in no order. */
+/*
+ * The locks that an identity holds (LockRow *), lapsed or not, in no order; in
+ * one scope or (NULL) in all.
+ */
 List *
-store_list_held(const Identity *who)
+store_list_held(const Identity *who, const char *scope)
 {
 	TableScan  *scan;
-	ScanKeyData keys[2];
+	ScanKeyData keys[3];
 	HeapTuple	tuple;
 	List	   *rows = NIL;
 
 	store_set_key(&keys[0], LOCKS_ROLE, F_OIDEQ, ObjectIdGetDatum(who->role));
 	store_set_key(&keys[1], LOCKS_OWNER, F_TEXTEQ, CStringGetTextDatum(who->owner));
-	scan = store_open_scan(REL_LOCKS, REL_NONE, keys, 2);
+	if (scope != NULL)
+		store_set_key(&keys[2], LOCKS_SCOPE, F_TEXTEQ, CStringGetTextDatum(scope));
+	scan = store_open_scan(REL_LOCKS, REL_NONE, keys, scope != NULL ? 3 : 2);
 	while (HeapTupleIsValid(tuple = store_next_row(scan, ForwardScanDirection)))
 	{
 		LockRow    *lock = palloc(sizeof(LockRow));
@@ -327,14 +337,17 @@ store_save_lock(LockRow *lock)
 	const Installation *own = store_load_installation();
 	Datum		values[LOCKS_COLUMNS];
 	bool		nulls[LOCKS_COLUMNS];
+	ShortText	scope,
+				name,
+				owner;
 
 	SET(LOCKS_FENCE, Int64GetDatum(lock->fence));
 	SET(LOCKS_PASSED, Int64GetDatum(lock->passed));
 	SET(LOCKS_CHANGED_AT, TimestampTzGetDatum(lock->changed_at));
 	SET(LOCKS_TICKETS, Int32GetDatum(lock->tickets));
 	SET(LOCKS_HOME, UUIDPGetDatum(&own->home));
-	SET(LOCKS_SCOPE, CStringGetTextDatum(lock->key.scope));
-	SET(LOCKS_NAME, CStringGetTextDatum(lock->key.name));
+	SET(LOCKS_SCOPE, text_value(&scope, lock->key.scope));
+	SET(LOCKS_NAME, text_value(&name, lock->key.name));
 	SET_IF(held, LOCKS_ROLE, ObjectIdGetDatum(lock->holder.role));
 	SET_TIME(LOCKS_GRANTED_AT, lock->granted_at);
 	SET_IF(FullTransactionIdIsValid(lock->granted_xid), LOCKS_GRANTED_XID,
@@ -343,10 +356,11 @@ store_save_lock(LockRow *lock)
 	SET_TIME(LOCKS_HOLD_EXPIRES_AT, lock->hold_expires_at);
 	SET_IF(lock->has_first, LOCKS_FIRST_TICKET,
 		   UUIDPGetDatum(&lock->first_ticket));
-	SET_IF(held, LOCKS_OWNER, CStringGetTextDatum(lock->holder.owner));
+	SET_IF(held, LOCKS_OWNER, text_value(&owner, lock->holder.owner));
 
 	store_write_row(REL_LOCKS, values, nulls, &lock->version);
 	note_place(places, lock->key.hash, &lock->version.tid);
+	remember_lock(lock);
 }
 
 /* The caller holds the name tag in NAME_CHANGE, and the queue tag. */

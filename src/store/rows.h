@@ -31,6 +31,7 @@ typedef struct Blocker
 typedef struct ScopeRow
 {
 	RowVersion	version;
+	const char *scope;			/* NULL where it was asked for */
 	NameData	role_name;
 	Oid			role;			/* InvalidOid: only the name counts */
 } ScopeRow;
@@ -40,7 +41,7 @@ extern void store_load_lock(const LockKey *key, LockRow *lock);
 extern void store_save_lock(LockRow *lock);
 extern void store_delete_lock(LockRow *lock);
 extern List *store_list_scope(const char *scope);
-extern List *store_list_held(const Identity *who);
+extern List *store_list_held(const Identity *who, const char *scope);
 extern TableScan *store_open_held(void);
 extern bool store_next_held(TableScan *scan, LockRow *lock);
 extern List *store_next_locks(const LockKey *after, int count);
@@ -78,6 +79,7 @@ extern void store_forget_blocker(const Identity *who, const LockKey *key);
 
 /* in file scopes.c */
 extern bool store_load_scope(const char *scope, ScopeRow *row);
+extern List *store_list_scopes(void);
 extern void store_save_scope(const char *scope, const char *role_name,
 							 Oid role);
 extern bool store_delete_scope(const char *scope);

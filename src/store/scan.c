@@ -25,6 +25,7 @@
 #include "access/relscan.h"
 #include "access/tableam.h"
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "common/pg_prng.h"
 #include "storage/bufmgr.h"
 #include "storage/smgr.h"
@@ -193,6 +194,27 @@ fetch_version(StoreRelation table, Relation rel, HeapTuple tuple,
 }
 
 /*
+ * Prunes a pinned page if it needs that, as the server's scans do: room on the
+ * page keeps updates HOT.  The server would begin when half of a page of locks
+ * is full, as the fill factor has it; a quarter left is room enough for those
+ * who write at the same time, and fewer prunes remove more each.  No commit has
+ * to wait until that is on disk, so it does not count among what the transaction
+ * has written.
+ */
+static void
+prune_page(Relation rel, Buffer buffer)
+{
+	Page		page = BufferGetPage(buffer);
+	XLogRecPtr	end = XactLastRecEnd;
+
+	/* looked at without a lock, as the server does: at worst it is too early */
+	if (!PageIsFull(page) && PageGetHeapFreeSpace(page) >= BLCKSZ / 4)
+		return;
+	PrunePageCompat(rel, buffer);
+	XactLastRecEnd = end;
+}
+
+/*
  * Reads the row at a place where it was found before; false if the version
  * there is not visible any more.  It may be another row by now, or the page may
  * have been cut off the table.
@@ -212,8 +234,7 @@ store_read_row(StoreRelation table, ItemPointer tid, RowReader reader,
 		reader(&tuple, RelationGetDescr(rel), row);
 	if (BufferIsValid(buffer))
 	{
-		/* as the server's scans do: room on the page keeps updates HOT */
-		PrunePageCompat(rel, buffer);
+		prune_page(rel, buffer);
 		ReleaseBuffer(buffer);
 	}
 	store_close_table(rel);
@@ -221,23 +242,59 @@ store_read_row(StoreRelation table, ItemPointer tid, RowReader reader,
 }
 
 /*
+ * Whether what a version's place on a pinned page holds is that version, and no
+ * later one has been committed, nor written by this transaction.
+ */
+static bool
+holds_version(Relation rel, Buffer buffer, const RowVersion *version)
+{
+	Page		page = BufferGetPage(buffer);
+	OffsetNumber offset = ItemPointerGetOffsetNumber(&version->tid);
+	ItemId		item;
+	HeapTupleData tuple;
+	TM_Result	state = TM_Invisible;
+
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	if (offset <= PageGetMaxOffsetNumber(page) &&
+		ItemIdIsNormal(item = PageGetItemId(page, offset)))
+	{
+		tuple.t_data = (HeapTupleHeader) PageGetItem(page, item);
+		tuple.t_len = ItemIdGetLength(item);
+		tuple.t_tableOid = RelationGetRelid(rel);
+		tuple.t_self = version->tid;
+		if (HeapTupleHeaderGetXmin(tuple.t_data) == version->xmin)
+			state = HeapTupleSatisfiesUpdate(&tuple, GetCurrentCommandId(false),
+											 buffer);
+	}
+	LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+	/* a later version that is not committed is for the write to wait for */
+	return state == TM_Ok || state == TM_BeingModified;
+}
+
+/*
  * Whether a version of a row that was read before is still the present one.
- * Then nothing of it has changed.
+ * Then nothing of it has changed.  No snapshot is needed: what a writer of the
+ * version would find is asked, not what a reader would see.
  */
 bool
 store_is_current(StoreRelation table, const RowVersion *version)
 {
-	Relation	rel = store_open_table(table);
-	HeapTupleData tuple;
-	Buffer		buffer = InvalidBuffer;
+	Relation	rel;
+	BlockNumber block;
 	bool		same = false;
 
-	tuple.t_self = version->tid;
-	if (ItemPointerIsValid(&version->tid))
-		same = fetch_version(table, rel, &tuple, &buffer) &&
-			HeapTupleHeaderGetXmin(tuple.t_data) == version->xmin;
-	if (BufferIsValid(buffer))
+	if (!ItemPointerIsValid(&version->tid))
+		return false;
+	rel = store_open_table(table);
+	block = ItemPointerGetBlockNumber(&version->tid);
+	if (has_page(rel, block))
+	{
+		Buffer		buffer = ReadBuffer(rel, block);
+
+		prune_page(rel, buffer);
+		same = holds_version(rel, buffer, version);
 		ReleaseBuffer(buffer);
+	}
 	store_close_table(rel);
 	return same;
 }

@@ -75,14 +75,14 @@ typedef struct IndexShape
 static const TableShape table_shapes[] = {
 	[REL_INSTALLATION] = {"installation", 2, {UUIDOID, BYTEAOID}},
 	[REL_LOCKS] = {"locks", 14, {
-			INT8OID, INT8OID, TIMESTAMPTZOID, INT4OID, UUIDOID, TEXTOID,
-			TEXTOID, NULLABLE(OIDOID), NULLABLE(TIMESTAMPTZOID),
+			TEXTOID, TEXTOID, INT8OID, INT8OID, TIMESTAMPTZOID, INT4OID,
+			UUIDOID, NULLABLE(OIDOID), NULLABLE(TIMESTAMPTZOID),
 			NULLABLE(XID8OID), NULLABLE(TIMESTAMPTZOID),
 			NULLABLE(TIMESTAMPTZOID), NULLABLE(UUIDOID), NULLABLE(TEXTOID)
 	}},
 	[REL_TICKETS] = {"tickets", 19, {
-			UUIDOID, INT8OID, TIMESTAMPTZOID, OIDOID, CHAROID, BOOLOID,
-			TEXTOID, TEXTOID, TEXTOID, NULLABLE(UUIDOID), NULLABLE(INT8OID),
+			TEXTOID, TEXTOID, TEXTOID, OIDOID, UUIDOID, CHAROID, BOOLOID,
+			INT8OID, TIMESTAMPTZOID, NULLABLE(UUIDOID), NULLABLE(INT8OID),
 			NULLABLE(INT8OID), NULLABLE(INT8OID), NULLABLE(TIMESTAMPTZOID),
 			NULLABLE(TIMESTAMPTZOID), NULLABLE(TIMESTAMPTZOID),
 			NULLABLE(TIMESTAMPTZOID), NULLABLE(INT4OID), NULLABLE(TEXTOID)
@@ -94,12 +94,12 @@ static const TableShape table_shapes[] = {
 };
 
 static const IndexShape index_shapes[] = {
-	[REL_LOCKS_PKEY] = {REL_LOCKS, 2, {6, 7}, 0, true},
-	[REL_TICKETS_TICKET] = {REL_TICKETS, 1, {1}, 0, false},
-	[REL_TICKETS_REQUEST] = {REL_TICKETS, 3, {7, 8, 10}, 10, true},
-	[REL_TICKETS_PLACE] = {REL_TICKETS, 3, {7, 8, 11}, 11, false},
-	[REL_TICKETS_MEMBER] = {REL_TICKETS, 3, {7, 8, 12}, 12, false},
-	[REL_TICKETS_WAITER] = {REL_TICKETS, 2, {9, 4}, 11, false},
+	[REL_LOCKS_PKEY] = {REL_LOCKS, 2, {1, 2}, 0, true},
+	[REL_TICKETS_TICKET] = {REL_TICKETS, 1, {5}, 0, false},
+	[REL_TICKETS_REQUEST] = {REL_TICKETS, 3, {1, 2, 10}, 10, true},
+	[REL_TICKETS_PLACE] = {REL_TICKETS, 3, {1, 2, 11}, 11, false},
+	[REL_TICKETS_MEMBER] = {REL_TICKETS, 3, {1, 2, 12}, 12, false},
+	[REL_TICKETS_WAITER] = {REL_TICKETS, 2, {3, 4}, 11, false},
 	[REL_BLOCKERS_OWNER] = {REL_BLOCKERS, 2, {2, 1}, 0, false},
 	[REL_SCOPES_PKEY] = {REL_SCOPES, 1, {1}, 0, true}
 };
@@ -208,8 +208,8 @@ store_find_table(StoreRelation table)
  * Locks a table against being dropped, until the transaction ends; false if the
  * extension is not there.
  */
-bool
-store_hold_table(StoreRelation table)
+static bool
+hold_table(StoreRelation table)
 {
 	for (;;)
 	{
@@ -477,7 +477,11 @@ store_resume_call(CallModes modes)
 	keeps_open = modes.keeps_open;
 }
 
-/* Opens a table of ours, locked as the call asked for. */
+/*
+ * Opens a table of ours, locked as the call asked for.  Whoever drops a table
+ * tells this session before the lock is to be had, so a table whose oid is still
+ * known under the lock is there, and no catalog need be asked.
+ */
 Relation
 store_open_table(StoreRelation table)
 {
@@ -485,22 +489,24 @@ store_open_table(StoreRelation table)
 		return open_tables[table];
 	for (;;)
 	{
-		Oid			oid = store_find_table(table);
-		Relation	rel = try_table_open(oid, table_mode);
+		Oid			oid = (OidIsValid(known[table].oid) ? known[table].oid :
+						   store_find_table(table));
+		Relation	rel;
 
-		if (rel != NULL && known[table].oid == oid)
+		LockRelationOid(oid, table_mode);
+		if (known[table].oid != oid)
 		{
-			if (!known[table].checked)
-				check_table(table, rel);
-			known[table].checked = true;
-			if (keeps_open)
-				open_tables[table] = rel;
-			return rel;
+			/* dropped, or changed, between the look-up and the lock */
+			UnlockRelationOid(oid, table_mode);
+			continue;
 		}
-		/* dropped, or changed, between the look-up and the lock */
-		if (rel != NULL)
-			table_close(rel, table_mode);
-		forget_relations();
+		rel = table_open(oid, NoLock);
+		if (!known[table].checked)
+			check_table(table, rel);
+		known[table].checked = true;
+		if (keeps_open)
+			open_tables[table] = rel;
+		return rel;
 	}
 }
 
@@ -510,6 +516,22 @@ store_close_table(Relation rel)
 {
 	if (!keeps_open)
 		table_close(rel, close_mode);
+}
+
+/*
+ * Begins an event that verifies fences: the table of locks is locked against
+ * being dropped, until the transaction ends.  False if the extension is not
+ * there.
+ */
+bool
+store_begin_verification(void)
+{
+	store_begin_call(false);
+	if (!hold_table(REL_LOCKS))
+		return false;
+	store_begin_event();
+	(void) store_open_table(REL_LOCKS);
+	return true;
 }
 
 /*
@@ -547,6 +569,16 @@ store_generation(void)
 {
 	AcceptInvalidationMessages();
 	return generation;
+}
+
+/*
+ * The same for what cannot change while an event is carried out, because its
+ * tables are locked then: what was announced before they were has been heard.
+ */
+uint64
+store_event_generation(void)
+{
+	return open_tables[REL_LOCKS] != NULL ? generation : store_generation();
 }
 
 /*

@@ -73,7 +73,6 @@ typedef struct CallModes
 
 /* in file table.c */
 extern void store_watch_relations(void);
-extern bool store_hold_table(StoreRelation table);
 extern bool store_is_installed(void);
 extern Oid	store_find_table(StoreRelation table);
 extern void store_report_table(StoreRelation table, const char *problem);
@@ -83,6 +82,7 @@ extern void store_check_result(const char *function, TupleDesc desc,
 extern void store_begin_call(bool may_write);
 extern CallModes store_interrupt_call(void);
 extern void store_resume_call(CallModes modes);
+extern bool store_begin_verification(void);
 extern void store_begin_event(void);
 extern void store_end_event(void);
 extern Relation store_open_table(StoreRelation table);
@@ -90,6 +90,7 @@ extern void store_close_table(Relation rel);
 extern bool store_is_empty(StoreRelation table);
 extern void store_announce_rows(Relation rel);
 extern uint64 store_generation(void);
+extern uint64 store_event_generation(void);
 extern void store_lock_tables(void);
 extern Relation store_open_index(StoreRelation which, Relation rel);
 extern void store_close_index(Relation index);

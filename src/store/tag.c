@@ -92,6 +92,29 @@ append_text(unsigned char *data, size_t len, const char *text)
 	return len + text_len;
 }
 
+/* What was hashed last.  Mostly the next call is about the same lock or scope. */
+typedef struct LastHash
+{
+	uint32		hashed_for;		/* the Installation's number, 0: nothing */
+	size_t		len;
+	unsigned char data[MAX_HASHED];
+	uint64		hash;
+} LastHash;
+
+static uint64
+hash_unless_last(LastHash *last, const unsigned char *data, size_t len,
+				 uint32 number)
+{
+	if (last->hashed_for == number && last->len == len &&
+		memcmp(last->data, data, len) == 0)
+		return last->hash;
+	last->hash = hash_with_secret(data, len);
+	last->len = len;
+	memcpy(last->data, data, len);
+	last->hashed_for = number;
+	return last->hash;
+}
+
 /*
  * The key of a lock.  The hash covers the length of the scope, so that
  * ("ab", "c") and ("a", "bc") differ.
@@ -99,6 +122,7 @@ append_text(unsigned char *data, size_t len, const char *text)
 LockKey
 make_lock_key(const char *scope, const char *name)
 {
+	static LastHash last = {0};
 	LockKey		key = {scope, name, 0, 0};
 	unsigned char data[MAX_HASHED];
 	size_t		len = append_text(data, 2, scope);
@@ -106,8 +130,8 @@ make_lock_key(const char *scope, const char *name)
 	data[0] = HASHED_LOCK;
 	data[1] = (unsigned char) (len - 2);
 	len = append_text(data, len, name);
-	key.hash = hash_with_secret(data, len);
 	key.hashed_for = store_load_installation()->number;
+	key.hash = hash_unless_last(&last, data, len, key.hashed_for);
 	return key;
 }
 
@@ -190,12 +214,15 @@ liveness_tag(const LockKey *key, const pg_uuid_t *id)
 Tag
 scope_tag(const char *scope)
 {
-	unsigned char data[MAX_HASHED];
+	static LastHash last = {0};
 	LockKey		key = {scope, "", 0, 0};
+	unsigned char data[MAX_HASHED];
+	size_t		len = append_text(data, 1, scope);
 
 	data[0] = HASHED_SCOPE;
 	return make_tag(TAG_KIND_SCOPE, &key,
-					hash_with_secret(data, append_text(data, 1, scope)));
+					hash_unless_last(&last, data, len,
+									 store_load_installation()->number));
 }
 
 Tag

@@ -19,6 +19,7 @@
 
 #include "store/columns.h"
 #include "store/places.h"
+#include "store/recent.h"
 #include "store/rows.h"
 #include "store/table.h"
 #include "store/tag.h"
@@ -26,15 +27,15 @@
 /* Columns, in the order of the install script. */
 enum
 {
-	TICKETS_TICKET = 1,
-	TICKETS_LEASE_US,
-	TICKETS_REQUESTED_AT,
-	TICKETS_ROLE,
-	TICKETS_STATE,
-	TICKETS_CLAIMED,
-	TICKETS_SCOPE,
+	TICKETS_SCOPE = 1,
 	TICKETS_NAME,
 	TICKETS_OWNER,
+	TICKETS_ROLE,
+	TICKETS_TICKET,
+	TICKETS_STATE,
+	TICKETS_CLAIMED,
+	TICKETS_LEASE_US,
+	TICKETS_REQUESTED_AT,
 	TICKETS_REQUEST_ID,
 	TICKETS_PLACE,
 	TICKETS_MEMBER_OF,
@@ -338,6 +339,9 @@ store_save_ticket(TicketRow *ticket)
 {
 	Datum		values[TICKETS_COLUMNS];
 	bool		nulls[TICKETS_COLUMNS];
+	ShortText	scope,
+				name,
+				owner;
 
 	SET(TICKETS_TICKET, UUIDPGetDatum(&ticket->ticket));
 	SET(TICKETS_LEASE_US, Int64GetDatum(ticket->lease_us));
@@ -345,9 +349,9 @@ store_save_ticket(TicketRow *ticket)
 	SET(TICKETS_ROLE, ObjectIdGetDatum(ticket->who.role));
 	SET(TICKETS_STATE, CharGetDatum(states[ticket->state].letter));
 	SET(TICKETS_CLAIMED, BoolGetDatum(ticket->claimed));
-	SET(TICKETS_SCOPE, CStringGetTextDatum(ticket->key.scope));
-	SET(TICKETS_NAME, CStringGetTextDatum(ticket->key.name));
-	SET(TICKETS_OWNER, CStringGetTextDatum(ticket->who.owner));
+	SET(TICKETS_SCOPE, text_value(&scope, ticket->key.scope));
+	SET(TICKETS_NAME, text_value(&name, ticket->key.name));
+	SET(TICKETS_OWNER, text_value(&owner, ticket->who.owner));
 	SET_IF(ticket->has_request_id, TICKETS_REQUEST_ID,
 		   UUIDPGetDatum(&ticket->request_id));
 	SET_IF(ticket->place != 0, TICKETS_PLACE, Int64GetDatum(ticket->place));
@@ -364,6 +368,10 @@ store_save_ticket(TicketRow *ticket)
 
 	store_write_row(REL_TICKETS, values, nulls, &ticket->version);
 	note_place(places, place_hash(&ticket->ticket), &ticket->version.tid);
+	if (ticket->state == LEASE_HELD)
+		remember_ticket(ticket);
+	else
+		forget_ticket(&ticket->ticket);
 }
 
 /* The caller holds the ticket tag, and the name tag if the ticket is held. */
@@ -388,18 +396,27 @@ store_try_delete_ticket(TicketRow *ticket)
  * ----------------------------------------------------------------------
  */
 
+/* The tickets on the list of the lock's grant, which most grants do not have. */
+static List *
+list_members(const LockRow *lock)
+{
+	ScanKeyData keys[3];
+
+	if (lock->tickets <= (lock->has_first ? 1 : 0))
+		return NIL;
+	set_lock_keys(keys, &lock->key);
+	store_set_key(&keys[2], TICKETS_MEMBER_OF, F_INT8EQ, Int64GetDatum(lock->fence));
+	return list_tickets(REL_TICKETS_MEMBER, keys, 3, &lock->key);
+}
+
 /* The tickets of the lock's grant that have not been ended by what is stored. */
 TicketRow *
 store_load_shares(const LockRow *lock, int *count)
 {
-	ScanKeyData keys[3];
-	List	   *listed;
+	List	   *listed = list_members(lock);
 	ListCell   *cell;
 	TicketRow  *shares;
 
-	set_lock_keys(keys, &lock->key);
-	store_set_key(&keys[2], TICKETS_MEMBER_OF, F_INT8EQ, Int64GetDatum(lock->fence));
-	listed = list_tickets(REL_TICKETS_MEMBER, keys, 3, &lock->key);
 	shares = palloc((list_length(listed) + 1) * sizeof(TicketRow));
 	*count = 0;
 	if (lock->has_first &&

@@ -71,6 +71,7 @@ typedef struct LockRow
 	pg_uuid_t	first_ticket;	/* it is not in the grant's list */
 	TimestampTz expires_at;		/* the latest of those, NO_TIME: none */
 	TimestampTz hold_expires_at;	/* of the named hold, NO_TIME: none */
+	bool		recalled;		/* not read: as this session wrote it last */
 } LockRow;
 
 typedef struct TicketRow
@@ -97,6 +98,8 @@ typedef struct TicketRow
 	/* not stored: what is known of a waiter beside its row */
 	bool		attended;
 	bool		allowed;		/* its role may use the scope */
+	bool		recalled;		/* it was not read: as this session wrote it
+								 * last */
 } TicketRow;
 
 #endif							/* LEASELOCK_TYPES_H */

@@ -49,7 +49,8 @@
 static Snapshot
 begin_write(void)
 {
-	return RegisterSnapshot(GetLatestSnapshot());
+	return HaveRegisteredOrActiveSnapshot() ? NULL :
+		RegisterSnapshot(GetLatestSnapshot());
 }
 
 /*
@@ -59,7 +60,8 @@ begin_write(void)
 static void
 end_write(Relation rel, Snapshot snapshot)
 {
-	UnregisterSnapshot(snapshot);
+	if (snapshot != NULL)
+		UnregisterSnapshot(snapshot);
 	store_close_table(rel);
 	CommandCounterIncrement();
 }

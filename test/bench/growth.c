@@ -124,6 +124,13 @@ static const Operation operations[] = {
 			{"SELECT leaselock.lease_release_all($1, 'all')", TARGET, "1", true},
 			{"DELETE " TICKETS "scope = 'all' AND name = 'all' AND request_id IS NOT NULL AND owner = $1 RETURNING 'gone'", TARGET, "gone", false}
 	}},
+	/* all rows of a view: as many of them in either database */
+	{"status", "SELECT count(*) " LOCKS "role IS NOT NULL", {
+			{"SELECT count(*) = $1 FROM leaselock.lease_status", TARGET, "t", true}
+	}},
+	{"tickets", "SELECT count(*) " TICKETS "state IN ('h', 'w')", {
+			{"SELECT count(*) = $1 FROM leaselock.lease_tickets", TARGET, "t", true}
+	}},
 	{"fence_check", "SELECT name, fence " LOCKS "name LIKE 'held.%'" RANDOM, {
 			{"SELECT leaselock.fence_check($1, $2)", TARGET, "t", true}
 	}},

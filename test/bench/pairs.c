@@ -4,6 +4,7 @@
  *	  Locks and unlocks in Redis or etcd, as fast as one after the other goes.
  *
  *		pairs redis SOCKET CLIENTS SECONDS
+ *		pairs redis-next SOCKET CLIENTS SECONDS
  *		pairs etcd PORT CLIENTS SECONDS
  *
  * As pgbench does: one process, CLIENTS connections, on each a closed loop of
@@ -12,6 +13,10 @@
  * the program with 1.  test/bench/pairs compiles it into its work folder.
  *
  * Redis: SET NX PX, and a script that deletes the key if it has our token.
+ * The service redis-next takes one lock so, and then sends both commands at once,
+ * the unlock of that and the lock of another one; that counts as a pair.  Redis
+ * writes and syncs what came together together; one script that does both or
+ * neither takes as long.
  * etcd: the lock service, through the HTTP gateway of the server itself, with
  * one lease a connection.
  *
@@ -40,13 +45,22 @@
 	"if redis.call('get', KEYS[1]) == ARGV[1] then " \
 	"return redis.call('del', KEYS[1]) else return 0 end"
 
+/* What the reply that a client waits for is the reply to. */
+typedef enum Request
+{
+	LOCK,
+	UNLOCK,
+	HAND_OVER
+} Request;
+
 typedef struct Client
 {
 	int			fd;
 	int			id;
-	bool		holds;			/* its next reply is that to an unlock */
+	Request		request;
 	long		pairs;
 	int			name;
+	int			next_name;
 	char		key[512];		/* etcd: the lease, then the key it locked */
 	char		lease[64];
 	char		reply[4096];
@@ -62,6 +76,7 @@ typedef struct Service
 	bool		(*is_complete) (const Client *client);
 	bool		(*is_granted) (Client *client);
 	bool		(*is_released) (Client *client);
+	void		(*hand_over) (Client *client);	/* or NULL */
 } Service;
 
 static char script_sha[64];
@@ -133,14 +148,17 @@ redis_connect(const char *address)
 
 /*
  * All replies that we get end with their first line, that of a lock not granted
- * ($-1) too, but for that to SCRIPT LOAD.
+ * ($-1) too, but for that to SCRIPT LOAD.  A hand-over has two.
  */
 static bool
 redis_is_complete(const Client *client)
 {
-	return client->length >= 2 &&
-		strcmp(client->reply + client->length - 2, "\r\n") == 0 &&
-		(strncmp(client->reply, "$40", 3) != 0 || client->length > 40);
+	const char *end = strstr(client->reply, "\r\n");
+
+	if (end && (client->request == HAND_OVER ||
+				strncmp(client->reply, "$40", 3) == 0))
+		end = strstr(end + 2, "\r\n");
+	return end != NULL;
 }
 
 static void
@@ -154,36 +172,60 @@ redis_prepare(Client *client)
 		die("SCRIPT LOAD", client->reply);
 }
 
-/* Each pair has a token of its own. */
+/* The commands; each pair has a token of its own. */
 static void
-redis_key_and_token(const Client *client, char *key, char *token)
+redis_print_lock(char *command, int name, int client, long pair)
 {
-	sprintf(key, "job.%d", client->name);
-	sprintf(token, "worker-%d-%ld", client->id, client->pairs);
+	char		key[32],
+				token[64];
+
+	sprintf(key, "job.%d", name);
+	sprintf(token, "worker-%d-%ld", client, pair);
+	sprintf(command, "*6\r\n$3\r\nSET\r\n$%zu\r\n%s\r\n$%zu\r\n%s\r\n"
+			"$2\r\nNX\r\n$2\r\nPX\r\n$5\r\n60000\r\n",
+			strlen(key), key, strlen(token), token);
+}
+
+static void
+redis_print_unlock(char *command, int name, int client, long pair)
+{
+	char		key[32],
+				token[64];
+
+	sprintf(key, "job.%d", name);
+	sprintf(token, "worker-%d-%ld", client, pair);
+	sprintf(command, "*5\r\n$7\r\nEVALSHA\r\n$40\r\n%s\r\n$1\r\n1\r\n"
+			"$%zu\r\n%s\r\n$%zu\r\n%s\r\n",
+			script_sha, strlen(key), key, strlen(token), token);
 }
 
 static void
 redis_lock(Client *client)
 {
-	char		key[32],
-				token[64];
+	char		lock[256];
 
-	redis_key_and_token(client, key, token);
-	send_text(client, "*6\r\n$3\r\nSET\r\n$%zu\r\n%s\r\n$%zu\r\n%s\r\n"
-			  "$2\r\nNX\r\n$2\r\nPX\r\n$5\r\n60000\r\n",
-			  strlen(key), key, strlen(token), token);
+	redis_print_lock(lock, client->name, client->id, client->pairs);
+	send_text(client, "%s", lock);
 }
 
 static void
 redis_unlock(Client *client)
 {
-	char		key[32],
-				token[64];
+	char		unlock[256];
 
-	redis_key_and_token(client, key, token);
-	send_text(client, "*5\r\n$7\r\nEVALSHA\r\n$40\r\n%s\r\n$1\r\n1\r\n"
-			  "$%zu\r\n%s\r\n$%zu\r\n%s\r\n",
-			  script_sha, strlen(key), key, strlen(token), token);
+	redis_print_unlock(unlock, client->name, client->id, client->pairs);
+	send_text(client, "%s", unlock);
+}
+
+static void
+redis_hand_over(Client *client)
+{
+	char		unlock[256],
+				lock[256];
+
+	redis_print_unlock(unlock, client->name, client->id, client->pairs);
+	redis_print_lock(lock, client->next_name, client->id, client->pairs + 1);
+	send_text(client, "%s%s", unlock, lock);
 }
 
 static bool
@@ -195,7 +237,8 @@ redis_is_granted(Client *client)
 static bool
 redis_is_released(Client *client)
 {
-	return strcmp(client->reply, ":1\r\n") == 0;
+	return strcmp(client->reply, client->request == HAND_OVER ?
+				  ":1\r\n+OK\r\n" : ":1\r\n") == 0;
 }
 
 /* ----------------------------------------------------------------------
@@ -337,35 +380,69 @@ etcd_is_released(Client *client)
 
 static const Service redis = {
 	redis_connect, redis_prepare, redis_lock, redis_unlock,
-	redis_is_complete, redis_is_granted, redis_is_released
+	redis_is_complete, redis_is_granted, redis_is_released, NULL
+};
+static const Service redis_next = {
+	redis_connect, redis_prepare, redis_lock, redis_unlock,
+	redis_is_complete, redis_is_granted, redis_is_released, redis_hand_over
 };
 static const Service etcd = {
 	etcd_connect, etcd_prepare, etcd_lock, etcd_unlock,
-	etcd_is_complete, etcd_is_granted, etcd_is_released
+	etcd_is_complete, etcd_is_granted, etcd_is_released, NULL
 };
+
+static int
+choose_name(const Client *client)
+{
+	return client->id * NAMES + 1 + rand() % NAMES;
+}
 
 static void
 lock_next(const Service *service, Client *client)
 {
-	client->name = client->id * NAMES + 1 + rand() % NAMES;
-	client->holds = false;
+	client->name = choose_name(client);
+	client->request = LOCK;
 	service->lock(client);
+}
+
+/* Gives back what the client holds; where the service can, for the next lock. */
+static void
+let_go(const Service *service, Client *client, bool for_next)
+{
+	client->request = service->hand_over && for_next ? HAND_OVER : UNLOCK;
+	if (client->request == UNLOCK)
+		service->unlock(client);
+	else
+	{
+		do
+			client->next_name = choose_name(client);
+		while (client->next_name == client->name);
+		service->hand_over(client);
+	}
 }
 
 /* Takes a reply, and goes on unless the time is over; false if it is. */
 static bool
 go_on(const Service *service, Client *client, double end)
 {
-	if (!client->holds)
+	if (client->request == LOCK)
 	{
 		if (!service->is_granted(client))
 			die("not granted", client->reply);
-		client->holds = true;
-		service->unlock(client);
+		let_go(service, client, true);
 		return true;
 	}
 	if (!service->is_released(client))
 		die("not released", client->reply);
+	if (client->request == HAND_OVER)
+	{
+		client->pairs++;
+		client->name = client->next_name;
+		let_go(service, client, now() < end);
+		return true;
+	}
+	if (service->hand_over)
+		return false;			/* the last lock is no pair */
 	client->pairs++;
 	if (now() >= end)
 		return false;
@@ -416,8 +493,9 @@ main(int argc, char **argv)
 	int			count;
 
 	if (argc != 5 || (count = atoi(argv[3])) < 1 || count > MAX_CLIENTS)
-		die("usage", "pairs redis|etcd ADDRESS CLIENTS SECONDS");
-	service = strcmp(argv[1], "redis") == 0 ? &redis : &etcd;
+		die("usage", "pairs redis|redis-next|etcd ADDRESS CLIENTS SECONDS");
+	service = strcmp(argv[1], "redis") == 0 ? &redis :
+		strcmp(argv[1], "redis-next") == 0 ? &redis_next : &etcd;
 	srand(getpid());
 	for (int i = 0; i < count; i++)
 	{

@@ -13,6 +13,23 @@ CREATE TABLE row_locks (
 ) WITH (fillfactor = 50);
 INSERT INTO row_locks (name) SELECT 'job.' || i FROM generate_series(1, :names) i;
 
+-- row_locks is filled to its fillfactor, so each of its UPDATEs prunes the page.
+-- These are the same locks with room: each page has a row and two old versions of
+-- it for every name, as leaselock.locks has after make_locks below.
+CREATE TABLE roomy_locks (LIKE row_locks INCLUDING ALL) WITH (fillfactor = 50);
+CREATE PROCEDURE make_roomy_locks(names int) LANGUAGE plpgsql AS $$
+BEGIN
+	FOR i IN 1 .. names LOOP
+		INSERT INTO roomy_locks (name) VALUES ('job.' || i);
+		UPDATE roomy_locks SET owner = 'bench' WHERE name = 'job.' || i;
+		UPDATE roomy_locks SET owner = NULL WHERE name = 'job.' || i;
+		IF i % 500 = 0 THEN
+			COMMIT;
+		END IF;
+	END LOOP;
+END $$;
+CALL make_roomy_locks(:names);
+
 -- ShedLock's table.
 CREATE TABLE shed_locks (
 	name varchar(64) PRIMARY KEY,

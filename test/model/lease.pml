@@ -26,7 +26,9 @@
  * may meet somebody else.  What is decided without a tag is decided again under
  * the tags, so in most cases reading first and taking the tags is one step.  It
  * is two where what was read first counts later: the queue that a newcomer found
- * empty, and the two reads that make a place.
+ * empty, and the two reads that make a place.  Rows that a session recalls
+ * instead of reading them are no step of their own either: they only say which
+ * tags are tried for, and those are given back if they are the wrong ones.
  *
  * Left out: durations (every time-out may come at any time), named holds,
  * scopes, breaks, deadlocks between waits, PREPARE TRANSACTION, crashes.  The

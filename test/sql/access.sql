@@ -176,9 +176,9 @@ CREATE FUNCTION public.seen(view text, OUT rows text) LANGUAGE plpgsql AS $$ BEG
 END $$;
 SELECT * FROM public.matrix(ARRAY[
 	$$SELECT public.seen('lease_status')$$,
-	$$SELECT public.seen('status_rows()')$$,
+	$$SELECT public.seen('internal_status_rows()')$$,
 	$$SELECT public.seen('lease_tickets')$$,
-	$$SELECT public.seen('ticket_rows()')$$,
+	$$SELECT public.seen('internal_ticket_rows()')$$,
 	$$SELECT owner FROM leaselock.lease_peek('open')$$,
 	$$SELECT owner FROM leaselock.lease_peek('job', 'team')$$,
 	$$SELECT owner FROM leaselock.lease_peek('ex', 'team')$$,

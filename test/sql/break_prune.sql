@@ -213,6 +213,16 @@ SELECT public.prune('0 s') >= 3 AS pruned;
 SELECT * FROM public.rows();
 RESET leaselock.clock_offset;
 
+-- a hint that outlived the last queue goes, too
+SELECT state FROM leaselock.lease_acquire('hint', 'a');
+SELECT state FROM leaselock.lease_acquire('hint', 'b', wait => '10 s');
+DELETE FROM leaselock.tickets WHERE owner = 'b';
+DELETE FROM leaselock.queues;
+SELECT leaselock.lease_release_all('a');
+SELECT blockers > 0 AS blockers FROM public.rows();
+SELECT leaselock.lease_prune('0 s') > 0 AS pruned;
+SELECT blockers > 0 AS blockers FROM public.rows();
+
 -- fences do not go back: neither after a prune, nor if the clock was ahead
 SET leaselock.clock_offset = '10 d';
 SELECT ticket AS t, fence AS f1 FROM leaselock.lease_acquire('prune', 'a') \gset

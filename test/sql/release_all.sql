@@ -82,6 +82,62 @@ SELECT state, holder FROM leaselock.lease_acquire('release_all.named', 'other');
 SELECT leaselock.lease_release_all('w');
 SELECT leaselock.release_lock('release_all.named', 'w'), leaselock.release_lock('release_all.only', 'w');
 
+-- ok: waiting ones are cancelled, in one scope or in all; those behind move up
+SELECT ticket AS h FROM leaselock.lease_acquire('1', 'h', '300 s', scope => 'release_all.a') \gset
+SELECT FROM leaselock.lease_acquire('1', 'h', '300 s', scope => 'release_all.b');
+SELECT ticket AS a1 FROM leaselock.lease_acquire('1', 'w', '300 s', '300 s', scope => 'release_all.a') \gset
+SELECT ticket AS a2 FROM leaselock.lease_acquire('1', 'w', '300 s', '300 s', scope => 'release_all.a') \gset
+SELECT ticket AS b1 FROM leaselock.lease_acquire('1', 'w', '300 s', '300 s', scope => 'release_all.b') \gset
+SELECT ticket AS behind FROM leaselock.lease_acquire('1', 'other', '300 s', '300 s', scope => 'release_all.a') \gset
+SELECT ticket AS a3 FROM leaselock.lease_acquire('3', 'w', '300 s', scope => 'release_all.a') \gset
+SELECT leaselock.lease_release_all('w', 'release_all.a');
+SELECT state FROM leaselock.lease_get(:'a1');
+SELECT state FROM leaselock.lease_get(:'a2');
+SELECT state FROM leaselock.lease_get(:'a3');
+SELECT state FROM leaselock.lease_get(:'b1');
+SELECT state, position FROM leaselock.lease_get(:'behind');
+SELECT leaselock.lease_release_all('w');
+SELECT state FROM leaselock.lease_get(:'b1');
+SELECT leaselock.lease_release_all('w');
+SELECT leaselock.lease_release_all('other'), leaselock.lease_release_all('h');
+
+-- ok: of a grant out of the queue, the promoted ticket, which nobody has asked
+-- for, and one that still stands in the queue
+SELECT ticket AS h FROM leaselock.lease_acquire('release_all', 'h', '300 s') \gset
+SELECT ticket AS p1 FROM leaselock.lease_acquire('release_all', 'w', '300 s', '300 s') \gset
+SELECT ticket AS p2 FROM leaselock.lease_acquire('release_all', 'w', '300 s', '300 s') \gset
+SELECT state FROM leaselock.lease_release(:'h');
+SELECT owner, state FROM leaselock.lease_tickets WHERE name = 'release_all' ORDER BY state;
+SELECT leaselock.lease_release_all('w');
+SELECT state FROM leaselock.lease_get(:'p1');
+SELECT state FROM leaselock.lease_get(:'p2');
+SELECT leaselock.lease_release_all('w');
+
+-- ok: of a grant with several tickets, the first of which has ended, and whose
+-- place another has taken or nobody has; the named hold stays
+SELECT ticket AS t1, fence FROM leaselock.lease_acquire('release_all', 'w', '300 s') \gset
+SELECT ticket AS t2 FROM leaselock.lease_acquire('release_all', 'w', '300 s') \gset
+SELECT ticket AS t3 FROM leaselock.lease_acquire('release_all', 'w', '300 s') \gset
+SELECT state FROM leaselock.lease_release(:'t1');
+SELECT leaselock.try_lock('release_all', 'w', '300 s') = :fence AS same_grant;
+SELECT leaselock.lease_release_all('w');
+SELECT state FROM leaselock.lease_get(:'t2');
+SELECT state FROM leaselock.lease_get(:'t3');
+SELECT leaselock.fence_check('release_all', :fence);
+SELECT ticket AS t1 FROM leaselock.lease_acquire('release_all', 'w', '300 s') \gset
+SELECT ticket AS t2 FROM leaselock.lease_acquire('release_all', 'w', '300 s') \gset
+SELECT state FROM leaselock.lease_release(:'t1');
+SELECT ticket AS t4, depth FROM leaselock.lease_acquire('release_all', 'w', '300 s') \gset
+SELECT :depth AS depth;
+SELECT leaselock.lease_release_all('w');
+SELECT state FROM leaselock.lease_get(:'t2');
+SELECT state FROM leaselock.lease_get(:'t4');
+SELECT leaselock.fence_check('release_all', :fence);
+SELECT owner, depth, lapsed FROM leaselock.lease_status WHERE name = 'release_all';
+SELECT leaselock.release_lock('release_all', 'w');
+SELECT state FROM leaselock.lease_acquire('release_all', 'other', '300 s');
+SELECT leaselock.lease_release_all('other');
+
 -- ok: what the same transaction acquired, too; many at once
 BEGIN;
 SELECT count(*) FROM generate_series(1, 100) i, leaselock.lease_acquire('release_all.' || i, 'w') t WHERE state = 'held';

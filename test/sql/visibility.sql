@@ -78,8 +78,10 @@ SET ROLE regress_leaselock_stranger;
 SELECT scope, name FROM public.relayed ORDER BY scope, name;
 SELECT scope, name, position FROM public.barrier ORDER BY scope, name, position;
 -- and a condition of the reader's own does not see more
-CREATE FUNCTION pg_temp.leak(text) RETURNS boolean LANGUAGE plpgsql COST 0.0000001 AS $$ BEGIN RAISE NOTICE 'saw %', $1; RETURN true; END $$;
+CREATE TEMP TABLE seen (what text);
+CREATE FUNCTION pg_temp.leak(text) RETURNS boolean LANGUAGE plpgsql COST 0.0000001 AS $$ BEGIN INSERT INTO pg_temp.seen VALUES ($1); RETURN true; END $$;
 SELECT count(*) FROM leaselock.lease_status WHERE pg_temp.leak(scope || '/' || name);
+SELECT what FROM seen ORDER BY what;
 RESET ROLE;
 -- joining a role, and leaving it, counts at once
 GRANT regress_leaselock_team TO regress_leaselock_stranger;

@@ -161,7 +161,9 @@ foreach my $old_server (@old)
 	my $old = PostgreSQL::Test::Cluster->new("old$serial",
 		$same ? () : (install_path => dirname($old_server->{bin})));
 	$old->init(allows_streaming => 1);
-	$old->append_conf('postgresql.conf', "autovacuum = off\nlog_statement = none");
+	# (a polling waiter is not to be timed out by a slow pg_upgrade)
+	$old->append_conf('postgresql.conf', "autovacuum = off\nlog_statement = none
+leaselock.waiter_timeout = '5min'");
 	# (what the test library of 18 sets, older servers do not know)
 	$old->adjust_conf('postgresql.conf', 'autovacuum_worker_slots', undef)
 	  if $new_major >= 18;
@@ -249,6 +251,7 @@ foreach my $old_server (@old)
 			$checksums eq 'on' ? '--data-checksums'
 			: $new_major >= 18 ? '--no-data-checksums' : () ]);
 	$new->append_conf('postgresql.conf', "autovacuum = off\nlog_statement = none
+leaselock.waiter_timeout = '5min'
 log_line_prefix = '%m [%p] %e %q%a '");
 	my $folder = PostgreSQL::Test::Utils::tempdir_short();
 	chdir $folder or die "could not change to the folder: $!";

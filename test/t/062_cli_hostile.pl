@@ -39,6 +39,7 @@ my %commands = (
 	status => ['status'],
 	'status as JSON' => [qw(status --json)],
 	'status of a lock' => [qw(status n)],
+	'status of a queue' => [qw(status --queue)],
 	'status again and again' => [qw(status --watch --interval 0.1)],
 	break => [qw(break n --fence 5)],
 	run => [qw(run n --lease-seconds 2 --wait-seconds 1 -- true)],
@@ -54,7 +55,8 @@ sub asked
 {
 	my ($query) = @_;
 
-	return (\@status_columns, status_row()) if $query =~ /lease_status|lease_peek/;
+	return (\@queue_columns, queue_row()) if $query =~ /lease_tickets/;
+	return (\@status_columns, status_row()) if $query =~ /lease_status|lease_peek\(\$1, \$2\)/;
 	return (\@break_columns, break_row()) if $query =~ /lease_break/;
 	return (\@ticket_columns, ticket_row(state => $query =~ /lease_release/ ? 'released' : 'held'));
 }
@@ -331,7 +333,7 @@ is($client->{err}, '', 'notices: not with --quiet');
 
 ($client) = run_cases([ 'failover', 'fails_over', [qw(acquire n --owner o --wait-seconds 60)] ]);
 is($client->{rc} . faults($client), '0', 'a standby is no reason to give up a place in the queue');
-like($client->{err}, qr/25006.*trying again/, 'which is said');
+like($client->{err}, qr/trying again: .*25006/, 'which is said');
 
 ($client) = run_cases([ 'a lease', 'long_lease', [qw(run n --lease-seconds 2 -- sleep 1000)] ]);
 is($client->{rc} . faults($client), '2', 'a lease that is longer than was asked for, and no answer to a renewal: the command is ended');
@@ -353,7 +355,7 @@ SKIP:
 	skip 'no terminal is to be had here', 4
 	  if !eval { local $SIG{__WARN__} = sub { }; require IO::Pty; IO::Pty->new };
 	foreach (
-		[ 'waits', $commands{'acquire with a wait'}, qr/waiting for "n": held by "h/ ],
+		[ 'waits', $commands{'acquire with a wait'}, qr/waiting up to \d+ s, position 1: "n", held by "h/ ],
 		[ 'good', $commands{'status again and again'}, qr/s\?.*n +o\?/ ])
 	{
 		my ($database, $command, $pattern) = @$_;

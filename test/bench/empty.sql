@@ -1,0 +1,7 @@
+-- The functions of empty.c, which stands compiled where the psql variable "empty"
+-- says, and what uses them; goes after pairs.sql.
+CREATE FUNCTION empty_lock(name text, owner text, ttl interval) RETURNS bigint
+	AS :'empty', 'empty_lock' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+CREATE FUNCTION empty_assert(name text, fence bigint, scope text DEFAULT 'public', allow_lapsed boolean DEFAULT false)
+	RETURNS void AS :'empty', 'empty_assert' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+CREATE FUNCTION empty_trigger() RETURNS trigger AS :'empty', 'empty_trigger' LANGUAGE C;
