@@ -288,6 +288,9 @@ note_ticket(Lease *lease, const PGresult *answer, Instant asked_at)
 	json_decref(lease->answer);
 	lease->answer = read_json(answer, 0);
 	lease->ends_at = asked_at + lease->ticket.remaining_ms;
+	/* an earlier call may have asked for another wait, from another process */
+	if (is_waiting(lease) && !lease->is_withdrawn)
+		lease->wait_until = asked_at + lease->ticket.remaining_ms;
 	if (!is_held(lease))
 		return;
 	if (!was_held && lease->keep_ms > 0)
