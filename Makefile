@@ -98,6 +98,7 @@ MCP_OBJS = $(if $(HAVE_JANSSON), \
 	src/cli/mcp_cancel.o \
 	src/cli/mcp_answer.o \
 	src/cli/mcp_lease.o \
+	src/cli/mcp_outcome.o \
 	src/cli/mcp_call.o \
 	src/cli/mcp_turn.o \
 	src/cli/mcp_method.o \

@@ -14,6 +14,7 @@
  *	mcp_cancel	takes back a question that the server does not answer
  *	mcp_answer	what a call is answered
  *	mcp_lease	acquisitions that are looked after: waits, and leases kept
+ *	mcp_outcome what becomes of them
  *	mcp_call	the calls, and what becomes of a question of theirs
  *	mcp_turn	whose question is asked next
  *	mcp_method	requests and notifications
@@ -239,15 +240,24 @@ extern void send_progress(Call *call);
 
 /* mcp_lease.c */
 
+extern bool lease_is_waiting(const Lease *lease);
+extern bool lease_is_held(const Lease *lease);
+extern bool lease_is_kept(const Lease *lease);
+extern Call *next_caller(Call *call, const Lease *lease);
+extern bool lease_is_asked_for(const Server *server, const Lease *lease);
 extern bool begin_acquisition(Server *server, Call *call);
 extern bool lease_is_late(const Server *server, const Lease *lease);
 extern void ask_for_lease(Server *server, Lease *lease);
-extern void note_lease_answer(Server *server, Lease *lease,
-							  const PGresult *answer);
-extern void note_lease_failure(Server *server, Lease *lease);
+extern void withdraw_lease(Lease *lease);
 extern void leave_lease(Server *server, Call *call);
 extern void end_leases(Server *server);
 extern void tidy_leases(Server *server);
+
+/* mcp_outcome.c */
+
+extern void note_lease_answer(Server *server, Lease *lease,
+							  const PGresult *answer);
+extern void note_lease_failure(Server *server, Lease *lease);
 
 /* mcp_call.c */
 

@@ -131,6 +131,19 @@ $answer = tool($b, 'acquire_lock', \%again);
 is("$answer->{state}|$answer->{ticket}", "held|$waiting", 'and is held when the call comes again');
 is(end_mcp($_), 0, 'the end') foreach $a, $b;
 
+# a process that is killed, and another one that goes on with its wait
+($a, $b) = (start_mcp([]), start_mcp([qw(--answer-within 0.3)]));
+$ticket = tool($a, 'acquire_lock', { lock_name => 'crash' });
+$answer = tool($b, 'acquire_lock', { lock_name => 'crash', wait_seconds => 200 });
+kill 'KILL', $b->{pid};
+is(end_mcp($b), -9, 'the program is killed');
+$other = tool($a, 'acquire_lock', { lock_name => 'crash', request_uuid => $answer->{request_id} });
+is("$other->{state}|$other->{ticket}", "waiting|$answer->{ticket}", 'another one finds its place in the queue');
+ok(changes(sub { alive_until($answer->{ticket}) }), 'and looks after it') foreach 1 .. 2;
+tool($a, 'release_lock_ticket', { ticket => $ticket->{ticket} });
+is(tool($a, 'acquire_lock', { lock_name => 'crash', request_uuid => $answer->{request_id}, wait_seconds => 100 })->{state}, 'held', 'until its turn comes');
+is(end_mcp($a), 0, 'the end');
+
 # a wait and a keep: the time to keep begins with the promotion
 $a = start_mcp([]);
 $b = start_mcp([qw(--answer-within 0.2)]);
