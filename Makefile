@@ -92,8 +92,24 @@ CLI_OBJS = \
 	src/cli/run.o \
 	src/cli/command.o \
 	src/cli/journal.o \
+	$(MCP_OBJS) \
 	src/cli/options.o \
 	src/cli/main.o
+
+# its subcommand mcp, where jansson is there to read and write JSON
+MCP_OBJS = $(if $(HAVE_JANSSON), \
+	src/cli/mcp_wire.o \
+	src/cli/mcp_tool.o \
+	src/cli/mcp_value.o \
+	src/cli/mcp_cancel.o \
+	src/cli/mcp_answer.o \
+	src/cli/mcp_lease.o \
+	src/cli/mcp_outcome.o \
+	src/cli/mcp_call.o \
+	src/cli/mcp_turn.o \
+	src/cli/mcp_method.o \
+	src/cli/mcp.o, \
+	src/cli/mcp_none.o)
 
 PG_CPPFLAGS = -DLEASELOCK_VERSION='"$(EXTVERSION)"' -I$(top)src
 
@@ -256,7 +272,7 @@ ifdef TEMP_INSTANCE
 REGRESS_OPTS   += --temp-instance=./tmp_check_regress --temp-config=$(srcdir)/test/leaselock.conf
 ISOLATION_OPTS += --temp-instance=./tmp_check_iso --temp-config=$(srcdir)/test/leaselock.conf
 endif
-EXTRA_CLEAN = tmp_check_regress tmp_check_iso src/cli/leaselock $(CLI_OBJS) \
+EXTRA_CLEAN = tmp_check_regress tmp_check_iso src/cli/leaselock $(CLI_OBJS) src/cli/mcp*.o \
 	test/unit/decide_test $(UNIT_OBJS)
 
 PG_CONFIG ?= pg_config
@@ -286,12 +302,27 @@ endif
 cli-notice:
 	@echo 'no libpq-fe.h in $(includedir): the program leaselock is not built' >&2
 
+HAVE_JANSSON := $(shell echo '\#include <jansson.h>' | $(CC) -I$(includedir) $(CPPFLAGS) -E -x c - >/dev/null 2>&1 && echo yes)
+ifeq ($(HAVE_JANSSON),)
+cli: mcp-notice
+else
+JANSSON_LIBS ?= -ljansson
+endif
+# PGXS takes objects for secondary files, so one that is missing makes no program
+# old; and the list of them changes when jansson comes or goes.
+ifneq ($(filter-out $(wildcard $(MCP_OBJS)),$(MCP_OBJS)),)
+src/cli/leaselock: relink
+endif
+.PHONY: mcp-notice relink
+mcp-notice:
+	@echo 'no jansson.h: the program leaselock is built without its subcommand mcp' >&2
+
 $(CLI_OBJS): override CPPFLAGS := -I$(includedir) $(CPPFLAGS)
-$(CLI_OBJS): $(top)src/cli/cli.h | objdir
-src/cli/options.o: $(top)leaselock.control
+$(CLI_OBJS): $(top)src/cli/cli.h $(top)src/cli/mcp.h | objdir
+src/cli/options.o src/cli/mcp_wire.o: $(top)leaselock.control
 cli: src/cli/leaselock
 src/cli/leaselock: $(CLI_OBJS)
-	$(CC) $(CFLAGS) $(CLI_OBJS) $(LDFLAGS) $(LDFLAGS_EX) $(libpq) -o $@
+	$(CC) $(CFLAGS) $(CLI_OBJS) $(LDFLAGS) $(LDFLAGS_EX) $(libpq) $(JANSSON_LIBS) -o $@
 install-cli: cli
 	$(MKDIR_P) '$(DESTDIR)$(bindir)' '$(DESTDIR)$(mandir)/man1'
 	$(INSTALL_PROGRAM) src/cli/leaselock '$(DESTDIR)$(bindir)/leaselock'

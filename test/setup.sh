@@ -13,7 +13,8 @@
 # extension is built too), PG_MAJOR (which to install, if none is there), PG_CFLAGS,
 # CI=true (warnings are errors, and what poolers and drivers need is installed),
 # LEASELOCK_SEED (repeats a random test), LEASELOCK_HOSTILE_CASES (how much a random
-# test of the program tries), KEEP=1 (the work folder stays), KNOBS (what
+# test of the program tries), LEASELOCK_MCP_TOOLS=1 (more clients of "leaselock mcp",
+# some 330 MB of them), KEEP=1 (the work folder stays), KNOBS (what
 # a script's outer half tells its inner one).
 
 say() { printf '%s\n' "$*"; }
@@ -48,10 +49,17 @@ is_installed() {
 	dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null | grep -qx installed
 }
 
+# The program's subcommand mcp needs it, nothing else does.
+missing_jansson() {
+	! gcc -xc -E - <<<'#include <jansson.h>' >/dev/null 2>&1
+}
+
 install_packages() {
 	local want= major package list=
 	missing_tools && want="make gcc libc6-dev perl libipc-run-perl"
 	missing_server && want="$want server"
+	# no reason to stop where it cannot be had
+	missing_jansson && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null && want="$want libjansson-dev"
 	[ "$want" ] || return 0
 	[ "$(id -u)" = 0 ] && command -v apt-get >/dev/null ||
 		die "missing: ${want/server/PostgreSQL with its server development files}" \
@@ -94,6 +102,19 @@ install_clients() {
 	# node looks for modules in the folders above the program
 	! command -v npm >/dev/null || npm install --silent --no-audit --no-fund --prefix "$work" pg >"$work/npm.log" 2>&1 </dev/null ||
 		{ cat "$work/npm.log"; say "could not install node-postgres"; } >&2
+	install_mcp_clients "$top/test/mcp"
+	[ ! "${LEASELOCK_MCP_TOOLS:-}" ] || install_mcp_clients "$top/test/mcp/tools"
+}
+
+# install_mcp_clients DIR: the packages of its package.json, in a folder of the same
+# name under the work folder
+install_mcp_clients() {
+	local dir="$work/npm/${1#"$top/test/"}" how=install
+	command -v npm >/dev/null || return 0
+	[ ! -e "$1/package-lock.json" ] || how=ci
+	mkdir -p "$dir" && cp "$1"/package*.json "$dir" &&
+		npm "$how" --silent --no-audit --no-fund --prefix "$dir" >"$work/npm.log" 2>&1 </dev/null ||
+		{ cat "$work/npm.log"; say "could not install what ${1#"$top/"} needs"; rm -rf "$dir"; } >&2
 }
 
 # Servers under the work folder are ours; one may be left where a driver was killed.
@@ -113,7 +134,7 @@ tidy() {
 
 # outer SCRIPT: plays the inner half of test/SCRIPT
 outer() {
-	local user rc as=
+	local user rc dir as=
 	inner=
 	work=$(mktemp -d "${TMPDIR:-/tmp}/leaselock.XXXXXX") || die "no work folder"
 	trap tidy EXIT
@@ -123,6 +144,10 @@ outer() {
 	[ "$1" != run ] || install_clients
 	mkdir "$work/src" "$work/tmp"
 	tar -C "$top" --exclude=./.git -cf - . | tar -C "$work/src" --no-same-owner -xf - || die "could not copy the source"
+	# node looks for modules beside the program
+	for dir in mcp mcp/tools; do
+		[ ! -d "$work/npm/$dir/node_modules" ] || ln -sfn "$work/npm/$dir/node_modules" "$work/src/test/$dir/node_modules"
+	done
 	chmod 755 "$work"
 	if [ "$(id -u)" = 0 ]; then
 		user=postgres; id -u "$user" >/dev/null 2>&1 || user=nobody
@@ -139,6 +164,7 @@ outer() {
 		LEASELOCK_SEED="${LEASELOCK_SEED:-}" LEASELOCK_HISTORY_SECONDS="${LEASELOCK_HISTORY_SECONDS:-}" \
 		LEASELOCK_HISTORY_SEED="${LEASELOCK_HISTORY_SEED:-}" LEASELOCK_HOSTILE_CASES="${LEASELOCK_HOSTILE_CASES:-}" \
 		LEASELOCK_ATTACK_SECONDS="${LEASELOCK_ATTACK_SECONDS:-}" LEASELOCK_CACHES="${LEASELOCK_CACHES:-}" \
+		LEASELOCK_MCP_TOOLS="${LEASELOCK_MCP_TOOLS:-}" \
 		OLD_PG_CONFIG="${OLD_PG_CONFIG:-}" \
 		KNOBS="${KNOBS:-}" SUITES="${SUITES:-}" REGRESS="${REGRESS:-}" ISOLATION="${ISOLATION:-}" EVERY_LEVEL="${EVERY_LEVEL:-}" PROVE_TESTS="${PROVE_TESTS:-}" PROVE_JOBS="${PROVE_JOBS:-}" \
 		"test/$1" </dev/null &

@@ -17,6 +17,7 @@
  *	run		a command under a lease
  *	command	the other subcommands
  *	journal	events
+ *	mcp		a server for agents, see mcp.h
  *	options, main
  *
  * Copyright (c) 2026, leaselock contributors
@@ -89,6 +90,12 @@ typedef struct Options
 	const char *since;			/* of events; NULL: from the first, or now */
 	bool		follow;
 	char	  **argv;			/* the command of run */
+	double		answer_within_seconds;	/* and the following, for mcp */
+	double		max_keep_seconds;
+	bool		allow_break;
+	bool		release_on_exit;
+	bool		uses_utf8;		/* whatever the environment says */
+	const char *application;	/* NULL: the program's */
 } Options;
 
 typedef ExitCode (*Command) (const Options *options);
@@ -153,6 +160,7 @@ typedef enum Ask
 	ASK_HOLD,
 	ASK_STATUS,
 	ASK_PEEK,
+	ASK_LIST,
 	ASK_QUEUE,
 	ASK_BREAK,
 	ASK_PRESENT,
@@ -190,6 +198,7 @@ extern void read_ticket(const PGresult *answer, Ticket *ticket);
 extern ExitCode ticket_exit_code(const char *state);
 extern bool ticket_is_live(const char *state);
 extern bool is_uuid(const char *value);
+extern void make_uuid(char *result, size_t size);
 extern void next_uuid(char *uuid);
 extern bool is_number(const char *value, int64_t least, int64_t most);
 
@@ -243,6 +252,11 @@ extern bool link_outcome_is_open(const Link *link);
 extern ExitCode complain_of_failure(const Link *link);
 extern ExitCode link_exit_code(const Link *link);
 extern void link_sleep(Link *link, int fd, Instant until);
+extern void link_sleep_with(Link *link, struct pollfd *fds, int count,
+							Instant until);
+
+/* The first entries of what is slept on are event.c's and the link's. */
+#define LINK_FDS	2
 
 /* acquire.c */
 
@@ -297,7 +311,7 @@ extern void resume_child(const Child *child);
 extern void take_terminal_back(const Child *child);
 extern ExitCode child_exit_code(const Child *child);
 
-/* run.c, command.c */
+/* run.c, command.c, mcp.c */
 
 extern ExitCode run_command(const Options *options);
 extern ExitCode acquire_command(const Options *options);
@@ -311,5 +325,6 @@ extern ExitCode write_failed(void);
 /* journal.c */
 
 extern ExitCode events_command(const Options *options);
+extern ExitCode mcp_command(const Options *options);
 
 #endif							/* LEASELOCK_CLI_H */

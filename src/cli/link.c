@@ -158,8 +158,8 @@ static PGconn *
 begin_connection(const Options *options, const char *host,
 				 const char *hostaddr, const char *port)
 {
-	const char *keywords[10];
-	const char *values[10];
+	const char *keywords[11];
+	const char *values[11];
 	int			n = 0;
 
 #define ADD(keyword, value) (keywords[n] = (keyword), values[n++] = (value))
@@ -169,7 +169,10 @@ begin_connection(const Options *options, const char *host,
 	if (getenv("PGCLIENTENCODING") == NULL)
 		ADD("client_encoding", "UTF8");
 	ADD("dbname", options->dbname);
-	ADD("fallback_application_name", "leaselock");
+	if (options->uses_utf8)
+		ADD("client_encoding", "UTF8");
+	ADD("fallback_application_name",
+		options->application ? options->application : "leaselock");
 	if (host)
 		ADD("host", host);
 	if (hostaddr)
@@ -594,15 +597,13 @@ link_step(Link *link)
 }
 
 /*
- * link_sleep
- *	  Until the link can go on, fd (unless it is -1) can be read, a signal
- *	  comes, or the time.
+ * link_sleep_with
+ *	  Until the link can go on, one of the descriptors that stand after the
+ *	  first LINK_FDS is ready, a signal comes, or the time.
  */
 void
-link_sleep(Link *link, int fd, Instant until)
+link_sleep_with(Link *link, struct pollfd *fds, int count, Instant until)
 {
-	struct pollfd fds[3];
-
 	fds[1].fd = link->conn ? PQsocket(link->conn) : -1;
 	fds[1].events = POLLIN;
 	if (link->state == LINK_CONNECTING &&
@@ -610,13 +611,25 @@ link_sleep(Link *link, int fd, Instant until)
 		fds[1].events = POLLOUT;
 	else if (link->state == LINK_ASKING && PQflush(link->conn) == 1)
 		fds[1].events = POLLIN | POLLOUT;
-	fds[2].fd = fd;
-	fds[2].events = POLLIN;
 	if (link->asked && link->give_up_at < until)
 		until = link->give_up_at;
 	if (link->state == LINK_CONNECTING && link->next_host_at < until)
 		until = link->next_host_at;
-	sleep_until(fds, 3, until);
+	sleep_until(fds, count, until);
+}
+
+/*
+ * link_sleep
+ *	  The same with one descriptor that is to be read, unless it is -1.
+ */
+void
+link_sleep(Link *link, int fd, Instant until)
+{
+	struct pollfd fds[LINK_FDS + 1];
+
+	fds[LINK_FDS].fd = fd;
+	fds[LINK_FDS].events = POLLIN;
+	link_sleep_with(link, fds, LINK_FDS + 1, until);
 }
 
 /*

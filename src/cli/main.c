@@ -14,7 +14,11 @@
 int
 main(int argc, char **argv)
 {
-	Options		options = {.interval_seconds = 2};
+	Options		options = {
+		.interval_seconds = 2,
+		.answer_within_seconds = 45,
+		.max_keep_seconds = 3600
+	};
 	Command		command;
 
 	fill_standard_descriptors();

@@ -11,8 +11,6 @@
  *
  *-------------------------------------------------------------------------
  */
-#include <errno.h>
-#include <fcntl.h>
 #include <getopt.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -30,6 +28,7 @@
 #define BREAK			(1 << 5)
 #define RUN				(1 << 6)
 #define EVENTS			(1 << 7)
+#define MCP				(1 << 8)
 #define EVERY			(~0)
 
 typedef struct Subcommand
@@ -48,6 +47,7 @@ static const Subcommand subcommands[] = {
 	{"break", BREAK, break_command},
 	{"run", RUN, run_command},
 	{"events", EVENTS, events_command},
+	{"mcp", MCP, mcp_command},
 };
 
 #define SUBCOMMANDS ((int) (sizeof(subcommands) / sizeof(subcommands[0])))
@@ -72,6 +72,10 @@ enum
 	OPT_NAME,
 	OPT_SINCE,
 	OPT_FOLLOW,
+	OPT_ANSWER_WITHIN,
+	OPT_MAX_KEEP,
+	OPT_ALLOW_BREAK,
+	OPT_RELEASE_ON_EXIT,
 	OPT_HELP
 };
 
@@ -97,6 +101,10 @@ static const struct option long_options[] = {
 	{"name", required_argument, NULL, OPT_NAME},
 	{"since", required_argument, NULL, OPT_SINCE},
 	{"follow", no_argument, NULL, OPT_FOLLOW},
+	{"answer-within", required_argument, NULL, OPT_ANSWER_WITHIN},
+	{"max-keep", required_argument, NULL, OPT_MAX_KEEP},
+	{"allow-break", no_argument, NULL, OPT_ALLOW_BREAK},
+	{"release-on-exit", no_argument, NULL, OPT_RELEASE_ON_EXIT},
 	{"quiet", no_argument, NULL, 'q'},
 	{"version", no_argument, NULL, 'V'},
 	{"help", no_argument, NULL, OPT_HELP},
@@ -109,8 +117,9 @@ static const struct option long_options[] = {
 static const int takers[] = {
 	EVERY, EVERY, EVERY, EVERY,
 	ACQUIRE | RUN, ACQUIRE | RUN | HEARTBEAT, ACQUIRE | RUN, RUN,
-	ACQUIRE | RUN | STATUS | BREAK | EVENTS, ACQUIRE, ACQUIRE | RUN, BREAK, RUN,
-	EVERY & ~RUN, STATUS, STATUS, STATUS, STATUS, EVENTS, EVENTS, EVENTS,
+	ACQUIRE | RUN | STATUS | BREAK | EVENTS | MCP, ACQUIRE, ACQUIRE | RUN, BREAK, RUN,
+	EVERY & ~(RUN | MCP), STATUS, STATUS, STATUS, STATUS,
+	EVENTS, EVENTS, EVENTS, MCP, MCP, MCP, MCP,
 	EVERY, EVERY, EVERY
 };
 
@@ -133,6 +142,8 @@ static const char *const usage_text =
 "  leaselock run NAME [--owner OWNER] [--lease-seconds N] [--wait-seconds N]\n"
 "                    [--at-least-seconds N] [--scope SCOPE] [--note TEXT]\n"
 "                    [--grace N] -- COMMAND [ARGUMENT]...\n"
+"  leaselock mcp [--scope SCOPE] [--answer-within N] [--max-keep N]\n"
+"                    [--allow-break] [--release-on-exit]\n"
 "\n"
 "Options:\n"
 "      --owner OWNER       the party that works; run makes one up unless given\n"
@@ -155,6 +166,10 @@ static const char *const usage_text =
 "      --name NAME         only events of that lock\n"
 "      --since TIME        only events from then on, as the server reads a time\n"
 "      --follow            go on with what happens; from now on, unless --since\n"
+"      --answer-within N   mcp answers a wait after N seconds, and waits on (45)\n"
+"      --max-keep N        mcp renews for a caller for at most N seconds (3600)\n"
+"      --allow-break       mcp offers the tool break_lock\n"
+"      --release-on-exit   mcp gives back what is held when its input ends\n"
 "  -q, --quiet             no status line, no warnings that pass\n"
 "  -V, --version           show the version, then exit\n"
 "      --help              show this help, then exit\n"
@@ -264,30 +279,6 @@ check_fence(const char *value)
 	return value;
 }
 
-/*
- * make_uuid
- *	  A random one (version 4), as the result in hexadecimal digits.
- */
-static void
-make_uuid(char *result, size_t size)
-{
-	unsigned char b[16];
-	int			fd = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
-
-	if (fd < 0 || read(fd, b, sizeof(b)) != (ssize_t) sizeof(b))
-	{
-		complain("could not read /dev/urandom: %s", strerror(errno));
-		exit(EXIT_SERVER);
-	}
-	close(fd);
-	b[6] = (b[6] & 0x0F) | 0x40;
-	b[8] = (b[8] & 0x3F) | 0x80;
-	snprintf(result, size,
-			 "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
-			 b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7],
-			 b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
-}
-
 /* ---------------------------------------------------------------------
  * Parsing
  * ---------------------------------------------------------------------
@@ -373,6 +364,20 @@ set_option(Options *options, int option, const char *value)
 		case OPT_INTERVAL:
 			options->interval_seconds = check_seconds("--interval", value,
 													  0.1, 86400);
+			break;
+		case OPT_ANSWER_WITHIN:
+			options->answer_within_seconds =
+				check_seconds("--answer-within", value, 0.1, MAX_SECONDS);
+			break;
+		case OPT_MAX_KEEP:
+			options->max_keep_seconds = check_seconds("--max-keep", value,
+													  0, MAX_SECONDS);
+			break;
+		case OPT_ALLOW_BREAK:
+			options->allow_break = true;
+			break;
+		case OPT_RELEASE_ON_EXIT:
+			options->release_on_exit = true;
 			break;
 	}
 }
@@ -478,6 +483,13 @@ complete(Options *options, int bit, const char *subcommand,
 	static char owner[256];
 	char		host[128] = "";
 
+	if (bit == MCP)
+	{
+		if (operand)
+			usage_error("too many arguments: \"%s\"", operand);
+		options->scope = options->scope ? options->scope : "public";
+		return;
+	}
 	if (bit & (GET | HEARTBEAT | RELEASE))
 	{
 		require_operand(subcommand, "TICKET", operand);

@@ -13,8 +13,10 @@
  */
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli.h"
 
@@ -179,6 +181,15 @@ const Question questions[] = {
 		" s.name COLLATE pg_catalog.\"C\", s.\"position\" NULLS FIRST,"
 		" s.requested_at, s.ticket", 2, queue_columns, 0, INT32_MAX
 	},
+	/* the first of them, not more */
+	[ASK_LIST] = {
+		STATUS_COLUMNS "lease_status AS s"
+		" WHERE $1::pg_catalog.text IS NULL"
+		" OR s.scope OPERATOR(pg_catalog.=) $1"
+		" ORDER BY s.scope COLLATE pg_catalog.\"C\","
+		" s.name COLLATE pg_catalog.\"C\" LIMIT $2::pg_catalog.int8", 2,
+		status_columns, 0, INT32_MAX
+	},
 	[ASK_BREAK] = {
 		"SELECT r.broken, pg_catalog.row_to_json(r) AS json FROM ("
 		"SELECT b AS broken, $3::pg_catalog.text AS scope,"
@@ -297,6 +308,30 @@ is_uuid(const char *value)
 			!strchr("0123456789abcdefABCDEF", value[i]))
 			return false;
 	return pattern[i] == value[i];
+}
+
+/*
+ * make_uuid
+ *	  A random one (version 4), as the result in hexadecimal digits.
+ */
+void
+make_uuid(char *result, size_t size)
+{
+	unsigned char b[16];
+	int			fd = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0 || read(fd, b, sizeof(b)) != (ssize_t) sizeof(b))
+	{
+		complain("could not read /dev/urandom: %s", strerror(errno));
+		exit(EXIT_SERVER);
+	}
+	close(fd);
+	b[6] = (b[6] & 0x0F) | 0x40;
+	b[8] = (b[8] & 0x3F) | 0x80;
+	snprintf(result, size,
+			 "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+			 b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7],
+			 b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
 }
 
 /*

@@ -174,6 +174,8 @@ sub serve
 {
 	my ($socket, $play) = @_;
 	my $startup = receive($socket, unpack('N', receive($socket, 4)) - 4);
+	# the request to cancel a question
+	POSIX::_exit(0) if unpack('N', $startup) == 80877102;
 	my %parameter = split /\0/, substr($startup, 4), -1;
 	my ($bytes, $end) = @{ $play->($parameter{database}) };
 	my ($query, $silent, $count) = ('', 0, 0);

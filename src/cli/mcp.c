@@ -1,0 +1,201 @@
+/*-------------------------------------------------------------------------
+ *
+ * mcp.c
+ *	  A server of the Model Context Protocol: the loop, and its end.
+ *
+ * The loop sleeps until there is input, room for output, something from the
+ * database, a signal, or the time for the next question, and does all of what
+ * can be done without waiting.  The database is connected to when something
+ * is to be asked of it, for some clients start a server only to see what it
+ * offers.
+ *
+ * It ends with its input.  What was called is still answered, if that takes
+ * no longer than END_MS.
+ *
+ * Copyright (c) 2026, leaselock contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "mcp.h"
+
+#define END_MS		3000
+
+/* What the loop listens to, after what sleep_until() and the link add. */
+enum
+{
+	FD_INPUT = LINK_FDS,
+	FD_OUTPUT,
+	FDS
+};
+
+static void
+begin_to_end(Server *server)
+{
+	if (server->is_ending)
+		return;
+	server->is_ending = true;
+	server->end_at = now() + END_MS;
+	end_calls(server);
+	end_leases(server);
+}
+
+static bool
+is_full(void)
+{
+	return wire_backlog() >= MOST_BACKLOG;
+}
+
+/*
+ * read_input
+ *	  A client that does not read its answers is not heard, so that they do
+ *	  not pile up, but that it has gone is noticed.
+ */
+static void
+read_input(Server *server, const struct pollfd *fds)
+{
+	short		events = fds[FD_INPUT].revents;
+
+	if (events == 0 || server->input_has_ended)
+		return;
+	if (fds[FD_INPUT].events == 0)
+		server->has_hung_up = true;
+	else if (!(events & (POLLIN | POLLHUP)) || !wire_read())
+		server->input_has_ended = true;
+}
+
+/*
+ * take_input
+ *	  What has come.  Where the client has gone and its answers are not read,
+ *	  what else it wanted is not waited for, after a while.
+ */
+static void
+take_input(Server *server, const struct pollfd *fds)
+{
+	json_t	   *message;
+
+	if (server->is_ending)
+		return;
+	read_input(server, fds);
+	while (!is_full() && (message = wire_next()) != NULL)
+	{
+		take_message(server, message);
+		json_decref(message);
+	}
+	if (server->input_has_ended && !wire_holds_a_line())
+	{
+		if (wire_ends_within_a_message())
+			report("the input ended within a message, which is not carried out");
+		begin_to_end(server);
+	}
+	else if (is_full() && (server->input_has_ended || server->has_hung_up))
+	{
+		if (server->stuck_since == 0)
+			server->stuck_since = now();
+		if (now() >= server->stuck_since + END_MS)
+			begin_to_end(server);
+	}
+	else
+	{
+		server->has_hung_up = false;
+		server->stuck_since = 0;
+	}
+}
+
+/*
+ * has_ended
+ *	  All is done that could be, or there is no more time for it.
+ */
+static bool
+has_ended(const Server *server)
+{
+	bool		is_done = server->calls == NULL && server->asking == NULL &&
+	wire_backlog() == 0;
+
+	for (const Lease *lease = server->leases; lease; lease = lease->next)
+		is_done = is_done && lease->task.ask_at == INT64_MAX;
+	return server->is_ending && (is_done || now() >= server->end_at);
+}
+
+static void
+sleep_until_something(Server *server, struct pollfd *fds)
+{
+	bool		listens = !server->is_ending && !server->input_has_ended &&
+	!(is_full() && server->has_hung_up);
+	Instant		until = next_turn(server);
+
+	fds[FD_INPUT].fd = listens ? STDIN_FILENO : -1;
+	fds[FD_INPUT].events = is_full() ? 0 : POLLIN;
+	fds[FD_OUTPUT].fd = wire_backlog() > 0 ? STDOUT_FILENO : -1;
+	fds[FD_OUTPUT].events = POLLOUT;
+	fds[FD_INPUT].revents = fds[FD_OUTPUT].revents = 0;
+	if (server->is_ending && server->end_at < until)
+		until = server->end_at;
+	if (!server->is_ending && !is_full() && wire_holds_a_line())
+		until = now();
+	link_sleep_with(&server->link, fds, FDS, until);
+}
+
+/*
+ * take_signals
+ *	  Each that would end the program has it end as the input does, and the
+ *	  second one at once.
+ */
+static ExitCode
+take_signals(Server *server, ExitCode code)
+{
+	int			signo;
+
+	while ((signo = next_signal()) != 0)
+		if (signo != SIGCHLD)
+		{
+			if (server->is_ending)
+				server->end_at = now();
+			code = EXIT_SIGNAL + signo;
+			begin_to_end(server);
+		}
+	return code;
+}
+
+ExitCode
+mcp_command(const Options *given)
+{
+	static const int child_ended = SIGCHLD;
+	Options		options = *given;
+	Server		server = {.options = given};
+	struct pollfd fds[FDS] = {{0}};
+	ExitCode	code = EXIT_DONE;
+
+	snprintf(server.application, sizeof(server.application), "leaselock mcp");
+	options.application = server.application;
+	/* JSON is UTF-8, whatever the environment says */
+	options.uses_utf8 = true;
+	set_text_encoding("UTF8");
+	/* the link would wait for a reader of what the server says unasked */
+	options.quiet = true;
+	catch_ending_signals();
+	catch_signals(&child_ended, 1);
+	ignore_failed_writes();
+	link_open(&server.link, &options);
+	while (!has_ended(&server))
+	{
+		sleep_until_something(&server, fds);
+		code = take_signals(&server, code);
+		take_input(&server, fds);
+		take_turns(&server);
+		tidy_calls(&server);
+		tidy_leases(&server);
+		if (!wire_write())
+		{
+			code = EXIT_SERVER;
+			begin_to_end(&server);
+			wire_forget();
+		}
+	}
+	stop_canceller();
+	link_close(&server.link);
+	return code;
+}

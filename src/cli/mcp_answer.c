@@ -1,0 +1,154 @@
+/*-------------------------------------------------------------------------
+ *
+ * mcp_answer.c
+ *	  What a call is answered.
+ *
+ * The JSON is the server's own, the last column of its answer, so that times
+ * are those of RFC 3339; it is told as structured content and once more as
+ * text.  Only what could not be done is an error, never a state.
+ *
+ * Copyright (c) 2026, leaselock contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "mcp.h"
+
+/*
+ * read_json
+ *	  The last column of a row; NULL if it is no object.  Names may hold bytes
+ *	  that are no text, where the database's encoding lets them.
+ */
+json_t *
+read_json(const PGresult *answer, int row)
+{
+	char	   *text = NULL;
+	size_t		length = 0;
+	FILE	   *stream = open_memstream(&text, &length);
+	json_t	   *json = NULL;
+
+	if (stream == NULL)
+		return NULL;
+	put_json(stream, PQgetvalue(answer, row, PQnfields(answer) - 1));
+	if (fclose(stream) == 0)
+		json = json_loadb(text, length, 0, NULL);
+	free(text);
+	if (json && json_is_object(json))
+		return json;
+	json_decref(json);
+	return NULL;
+}
+
+/*
+ * answer_with_json
+ *	  Keeps no reference.
+ */
+void
+answer_with_json(const Call *call, json_t *json)
+{
+	char	   *text = json_dumps(json, JSON_COMPACT);
+
+	wire_send_result(call->id, call->modern,
+					 json_pack("{s:[{s:s, s:s}], s:O, s:b}", "content",
+							   "type", "text", "text", text ? text : "",
+							   "structuredContent", json, "isError", 0));
+	free(text);
+}
+
+/*
+ * answer_with_error
+ *	  Takes the reference to the text.
+ */
+void
+answer_with_error(const Call *call, json_t *text)
+{
+	wire_send_result(call->id, call->modern,
+					 json_pack("{s:[{s:s, s:o}], s:b}", "content",
+							   "type", "text", "text", text, "isError", 1));
+}
+
+/*
+ * answer_with_failure
+ *	  The link's error, which has the server's message, detail and hint, and
+ *	  what else there is to say.
+ */
+void
+answer_with_failure(const Call *call, const Link *link, const char *more)
+{
+	char		text[sizeof(link->error) + 512];
+	bool		is_missing = (strcmp(link->sqlstate, "3F000") == 0 ||
+							  strcmp(link->sqlstate, "42883") == 0 ||
+							  strcmp(link->sqlstate, "42P01") == 0);
+
+	snprintf(text, sizeof(text), "%s%s%s%s",
+			 link->error[0] ? link->error : "the server does not answer",
+			 is_missing ? " Is the extension there? CREATE EXTENSION leaselock" : "",
+			 more[0] ? ". " : "", more);
+	answer_with_error(call, clean_string(text));
+}
+
+/*
+ * list_locks
+ *	  One more than was asked for tells that there are more.
+ */
+static json_t *
+list_locks(const Call *call, const PGresult *answer)
+{
+	const char *limit = call->values.text[ARG_LIMIT];
+	int			most = limit ? atoi(limit) : 100;
+	int			rows = PQntuples(answer);
+	json_t	   *locks = json_array();
+
+	for (int row = 0; row < rows && row < most; row++)
+		json_array_append_new(locks, read_json(answer, row));
+	return json_pack("{s:o, s:b}", "locks", locks, "more", rows > most);
+}
+
+/*
+ * answer_question
+ *	  For a call that asked the server itself.
+ */
+void
+answer_question(const Call *call, const PGresult *answer)
+{
+	json_t	   *json;
+
+	if (call->tool->ask == ASK_LIST)
+		json = list_locks(call, answer);
+	else if (call->tool->ask == ASK_BREAK)
+		json = json_pack("{s:b}", "broken",
+						 PQgetvalue(answer, 0, 0)[0] == 't');
+	else
+		json = read_json(answer, 0);
+	if (json)
+		answer_with_json(call, json);
+	else
+		answer_with_error(call, json_string("the server's answer makes no sense"));
+	json_decref(json);
+}
+
+/*
+ * send_progress
+ *	  Of a wait: the seconds that it has lasted, which grow, and the position.
+ */
+void
+send_progress(Call *call)
+{
+	double		progress = (now() - call->began) / 1000.0;
+	double		total = value_ms(&call->values, ARG_WAIT_SECONDS) / 1000.0;
+	int			position = call->lease->ticket.position;
+
+	if (call->token == NULL || call->is_cancelled)
+		return;
+	if (progress <= call->progress)
+		progress = call->progress + 0.001;
+	call->progress = progress;
+	wire_notify("notifications/progress",
+				json_pack("{s:O, s:f, s:f, s:o}",
+						  "progressToken", call->token, "progress", progress,
+						  "total", total > progress ? total : progress,
+						  "message", json_sprintf("waiting for lock \"%s\", position %d",
+												  call->lease->name, position)));
+}

@@ -1,0 +1,313 @@
+/*-------------------------------------------------------------------------
+ *
+ * mcp_call.c
+ *	  The calls of tools, from the request to the answer.
+ *
+ * An acquisition is a lease's matter, and the call only waits for it; all
+ * other calls ask the server themselves.  A call has its own end, so that a
+ * server that hangs keeps none of them for longer than that, also where they
+ * have to wait for each other.
+ *
+ * Copyright (c) 2026, leaselock contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "mcp.h"
+
+/* How long after our clock the server's may end the wait. */
+#define LATE_MS		1000
+
+/* How long a wait that is over may take to be answered as it is. */
+#define LAST_LOOK_MS	2000
+
+static int
+count_calls(const Server *server)
+{
+	int			count = 0;
+
+	for (const Call *call = server->calls; call; call = call->next)
+		count++;
+	return count;
+}
+
+static void
+free_call(Call *call)
+{
+	json_decref(call->id);
+	json_decref(call->token);
+	free_values(&call->values);
+	free(call);
+}
+
+/*
+ * drop_call
+ *	  It has been answered, or never will be.
+ */
+void
+drop_call(Server *server, Call *call)
+{
+	Call	  **place = &server->calls;
+
+	while (*place != call)
+		place = &(*place)->next;
+	*place = call->next;
+	free_call(call);
+}
+
+/*
+ * set_times
+ *	  When a call is answered at the latest.  A wait that is not longer than
+ *	  --answer-within gets the time for the server to end it.
+ */
+static void
+set_times(const Server *server, Call *call)
+{
+	int64_t		within = (int64_t) (server->options->answer_within_seconds * 1000);
+	int64_t		wait = value_ms(&call->values, ARG_WAIT_SECONDS);
+
+	if (wait > 0)
+		wait = wait < within ? wait + LATE_MS : within;
+	call->answer_at = call->began + wait;
+	call->fail_at = call->began + (wait > RECOVERY_MS ? wait : RECOVERY_MS);
+	call->give_up_at = call->answer_at + LAST_LOOK_MS;
+	if (call->give_up_at < call->began + ANSWER_MS)
+		call->give_up_at = call->began + ANSWER_MS;
+}
+
+/*
+ * begin_call
+ *	  Of a tool that there is, with arguments that may be anything.
+ */
+void
+begin_call(Server *server, json_t *id, json_t *token, bool modern,
+		   const Tool *tool, json_t *arguments)
+{
+	Call	   *call = calloc(1, sizeof(Call));
+	Call	  **place;
+	json_t	   *fault;
+
+	if (call == NULL)
+	{
+		wire_send_error(id, INTERNAL_ERROR, "out of memory", NULL);
+		return;
+	}
+	call->id = json_incref(id);
+	call->token = json_incref(token);
+	call->modern = modern;
+	call->tool = tool;
+	call->began = now();
+	call->task.ask_at = tool->ask == ASK_ACQUIRE ? INT64_MAX : call->began;
+	call->task.number = server->tasks++;
+	fault = read_values(server->options, tool, arguments, &call->values);
+	if (fault == NULL && count_calls(server) >= MOST_CALLS)
+		fault = json_string("too many calls at once: wait for answers first");
+	set_times(server, call);
+	if (fault == NULL && tool->ask == ASK_ACQUIRE &&
+		!begin_acquisition(server, call))
+		fault = json_string("too many locks are waited for or kept: release some first");
+	if (fault)
+	{
+		answer_with_error(call, fault);
+		free_call(call);
+		return;
+	}
+	for (place = &server->calls; *place; place = &(*place)->next)
+		;
+	*place = call;
+}
+
+/*
+ * cancel_calls
+ *	  Those with this id get no answer.  What has been answered is not there
+ *	  any more, so a cancellation that comes late changes nothing.
+ */
+void
+cancel_calls(Server *server, json_t *id)
+{
+	Call	   *next;
+
+	for (Call *call = server->calls; call; call = next)
+	{
+		next = call->next;
+		if (!json_equal(call->id, id))
+			continue;
+		call->is_cancelled = true;
+		if (call->lease)
+			leave_lease(server, call);
+		if (server->asking != &call->task)
+			drop_call(server, call);
+	}
+}
+
+/* ---------------------------------------------------------------------
+ * Questions
+ * ---------------------------------------------------------------------
+ */
+
+/*
+ * status_question
+ *	  One lock is looked up by its key, without reading the others.
+ */
+static Ask
+status_question(const Server *server, const Call *call, char *limit,
+				size_t size, const char **parameters)
+{
+	char	   *const *text = call->values.text;
+
+	if (text[ARG_LOCK_NAME])
+	{
+		parameters[0] = text[ARG_LOCK_NAME];
+		parameters[1] = text[ARG_SCOPE] ? text[ARG_SCOPE] : server->options->scope;
+		parameters[2] = "t";	/* lapsed, too */
+		return ASK_PEEK;
+	}
+	snprintf(limit, size, "%d",
+			 (text[ARG_LIMIT] ? atoi(text[ARG_LIMIT]) : 100) + 1);
+	parameters[0] = text[ARG_SCOPE];
+	parameters[1] = limit;
+	return ASK_LIST;
+}
+
+void
+ask_for_call(Server *server, Call *call)
+{
+	static char limit[16];		/* lasts until the answer, as it must */
+	char	   *const *text = call->values.text;
+	const char *parameters[MAX_PARAMETERS] = {NULL};
+	Ask			ask = call->tool->ask;
+
+	if (ask == ASK_LIST)
+		ask = status_question(server, call, limit, sizeof(limit), parameters);
+	else if (ask == ASK_BREAK)
+	{
+		parameters[0] = text[ARG_LOCK_NAME];
+		parameters[1] = text[ARG_FENCE];
+		parameters[2] = text[ARG_SCOPE] ? text[ARG_SCOPE] : server->options->scope;
+	}
+	else
+	{
+		parameters[0] = text[ARG_TICKET];
+		parameters[1] = text[ARG_LEASE_SECONDS];
+	}
+	call->task.patience_ends = call->give_up_at;
+	link_ask(&server->link, ask, parameters, call->give_up_at);
+}
+
+/*
+ * tell_lease
+ *	  Whoever asked for a ticket: if it is looked after here, its lease hears
+ *	  of it.
+ */
+static void
+tell_lease(Server *server)
+{
+	Ticket		ticket;
+
+	read_ticket(server->link.answer, &ticket);
+	for (Lease *lease = server->leases; lease; lease = lease->next)
+		if (ticket.ticket[0] && strcmp(lease->ticket.ticket, ticket.ticket) == 0)
+		{
+			note_lease_answer(server, lease, server->link.answer);
+			return;
+		}
+}
+
+void
+note_call_answer(Server *server, Call *call)
+{
+	bool		is_about_ticket = (call->values.text[ARG_TICKET] != NULL);
+
+	if (!call->is_cancelled)
+		answer_question(call, server->link.answer);
+	drop_call(server, call);
+	if (is_about_ticket)
+		tell_lease(server);
+}
+
+/*
+ * note_call_failure
+ *	  A question about a ticket may be asked again, whatever became of it: a
+ *	  second renewal is a renewal, a second release changes nothing.  Breaking
+ *	  may not, for the second answer would deny what the first one did.
+ */
+void
+note_call_failure(Server *server, Call *call)
+{
+	Link	   *link = &server->link;
+	bool		is_repeatable = call->tool->ask != ASK_BREAK ||
+	!link_outcome_is_open(link);
+
+	call->task.is_open = call->task.is_open || link_outcome_is_open(link);
+	if (!call->is_cancelled && is_repeatable && link_may_recover(link) &&
+		now() < call->fail_at)
+	{
+		call->task.ask_at = now() + back_off_ms(call->task.failures++);
+		return;
+	}
+	if (!call->is_cancelled)
+		answer_with_failure(call, link, call->task.is_open && !call->tool->reads_only ?
+							"It may have been done all the same: look before you call again" : "");
+	drop_call(server, call);
+}
+
+/* ---------------------------------------------------------------------
+ * Times
+ * ---------------------------------------------------------------------
+ */
+
+/*
+ * give_up
+ *	  No answer has come in the time there is.  A wait is then answered as it
+ *	  was last seen.
+ */
+static void
+give_up(Server *server, Call *call)
+{
+	Lease	   *lease = call->lease;
+
+	if (lease && lease->answer && strcmp(lease->ticket.state, "waiting") == 0)
+		answer_with_json(call, lease->answer);
+	else if (lease)
+		answer_with_error(call, json_sprintf("the server does not answer; call again with request_uuid %s",
+											 lease->request));
+	else
+		answer_with_error(call, json_string("the server does not answer; call again"));
+	drop_call(server, call);
+}
+
+/*
+ * tidy_calls
+ *	  Ends those whose time is over, except the one that is asked: its question
+ *	  has an end of its own.
+ */
+void
+tidy_calls(Server *server)
+{
+	Call	   *next;
+
+	for (Call *call = server->calls; call; call = next)
+	{
+		next = call->next;
+		if (now() >= call->give_up_at && server->asking != &call->task)
+			give_up(server, call);
+	}
+}
+
+/*
+ * end_calls
+ *	  The input has ended: what was called is answered, but nobody waits.
+ */
+void
+end_calls(Server *server)
+{
+	for (Call *call = server->calls; call; call = call->next)
+	{
+		call->answer_at = now();
+		call->fail_at = now();
+		if (call->give_up_at > server->end_at)
+			call->give_up_at = server->end_at;
+	}
+}

@@ -1,0 +1,341 @@
+/*-------------------------------------------------------------------------
+ *
+ * mcp_lease.c
+ *	  Acquisitions that are looked after: waits, and leases that are kept.
+ *
+ * Waiting is asking again with the same request id, as in acquire.c, and goes
+ * on when the call has been answered, for a model thinks longer than a place
+ * in the queue lasts without a sign of life.  Keeping is renewing at a third
+ * of the lease.  Both end with the input, for then nobody is there who
+ * works.
+ *
+ * A lease that is neither waited for nor kept is not looked after, unless it
+ * is to be given back at the end.
+ *
+ * Copyright (c) 2026, leaselock contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "mcp.h"
+
+/* How long giving back is tried; after that it runs out by itself. */
+#define GIVE_BACK_MS	20000
+
+bool
+lease_is_waiting(const Lease *lease)
+{
+	return strcmp(lease->ticket.state, "waiting") == 0;
+}
+
+bool
+lease_is_held(const Lease *lease)
+{
+	return strcmp(lease->ticket.state, "held") == 0;
+}
+
+bool
+lease_is_kept(const Lease *lease)
+{
+	return lease_is_held(lease) && now() < lease->keep_until;
+}
+
+/*
+ * next_caller
+ *	  The calls that ask for a lease, one after the other; NULL at the end.
+ */
+Call *
+next_caller(Call *call, const Lease *lease)
+{
+	while (call && (call->lease != lease || call->is_cancelled))
+		call = call->next;
+	return call;
+}
+
+bool
+lease_is_asked_for(const Server *server, const Lease *lease)
+{
+	return next_caller(server->calls, lease) != NULL;
+}
+
+/* ---------------------------------------------------------------------
+ * Beginning
+ * ---------------------------------------------------------------------
+ */
+
+static Lease *
+find_lease(Server *server, const Call *call, const char *owner)
+{
+	const char *request = call->values.text[ARG_REQUEST_UUID];
+
+	for (Lease *lease = server->leases; request && lease; lease = lease->next)
+		if (strcmp(lease->request, request) == 0 &&
+			strcmp(lease->name, call->values.text[ARG_LOCK_NAME]) == 0 &&
+			strcmp(lease->scope, call->values.text[ARG_SCOPE]) == 0 &&
+			strcmp(lease->owner, owner) == 0)
+			return lease;
+	return NULL;
+}
+
+static Lease *
+add_lease(Server *server, const Call *call, const char *request,
+		  const char *owner)
+{
+	const char *seconds = call->values.text[ARG_LEASE_SECONDS];
+	Lease	   *lease = calloc(1, sizeof(Lease));
+
+	if (lease == NULL)
+		return NULL;
+	snprintf(lease->request, sizeof(lease->request), "%s", request);
+	lease->request_is_known = call->values.text[ARG_REQUEST_UUID] != NULL;
+	lease->name = copy_text(call->values.text[ARG_LOCK_NAME]);
+	lease->scope = copy_text(call->values.text[ARG_SCOPE]);
+	lease->owner = copy_text(owner);
+	lease->lease_seconds = copy_text(seconds ? seconds : "60");
+	if (call->values.text[ARG_NOTE])
+		lease->note = copy_text(call->values.text[ARG_NOTE]);
+	lease->task.number = server->tasks++;
+	lease->wait_until = call->began + value_ms(&call->values, ARG_WAIT_SECONDS);
+	lease->next = server->leases;
+	server->leases = lease;
+	return lease;
+}
+
+static int
+count_leases(const Server *server)
+{
+	int			count = 0;
+
+	for (const Lease *lease = server->leases; lease; lease = lease->next)
+		count++;
+	return count;
+}
+
+/*
+ * begin_acquisition
+ *	  Finds what the call asks for, or begins it.  The default owner is made of
+ *	  the request, never of the process: a client may share one process among
+ *	  agents that know nothing of each other, and a retry may come to another
+ *	  process.  False if there are too many.
+ */
+bool
+begin_acquisition(Server *server, Call *call)
+{
+	char	  **text = call->values.text;
+	const char *owner = text[ARG_OWNER];
+	char		request[40];
+	char		own[64];
+
+	if (text[ARG_SCOPE] == NULL)
+		text[ARG_SCOPE] = copy_text(server->options->scope);
+	if (text[ARG_REQUEST_UUID])
+		snprintf(request, sizeof(request), "%s", text[ARG_REQUEST_UUID]);
+	else
+		make_uuid(request, sizeof(request));
+	snprintf(own, sizeof(own), "mcp:%s", request);
+	owner = owner ? owner : own;
+	call->lease = find_lease(server, call, owner);
+	if (call->lease == NULL && count_leases(server) < MOST_LEASES)
+		call->lease = add_lease(server, call, request, owner);
+	if (call->lease == NULL)
+		return false;
+	if (text[ARG_KEEP_SECONDS])
+	{
+		call->lease->keep_ms = value_ms(&call->values, ARG_KEEP_SECONDS);
+		call->lease->keep_until = lease_is_held(call->lease) ?
+			now() + call->lease->keep_ms : 0;
+	}
+	if (call->lease->task.failures == 0)
+		call->lease->task.ask_at = now();
+	return true;
+}
+
+/* ---------------------------------------------------------------------
+ * Asking
+ * ---------------------------------------------------------------------
+ */
+
+/*
+ * has_no_time
+ *	  All who asked are to be answered now, and there is no place in the queue
+ *	  yet.
+ */
+static bool
+has_no_time(const Server *server, const Lease *lease)
+{
+	for (Call *call = next_caller(server->calls, lease); call;
+		 call = next_caller(call->next, lease))
+		if (now() < call->answer_at)
+			return false;
+	return lease->ticket.ticket[0] == '\0';
+}
+
+/*
+ * lease_is_late
+ *	  Whether the question that is out waits in the server for longer than
+ *	  anybody does here.
+ */
+bool
+lease_is_late(const Server *server, const Lease *lease)
+{
+	return server->link.ask == ASK_ACQUIRE &&
+		strcmp(lease->wait, "0.000") != 0 && has_no_time(server, lease);
+}
+
+/*
+ * write_wait
+ *	  What is left of the wait, for the question.
+ */
+static void
+write_wait(const Server *server, Lease *lease)
+{
+	int64_t		left = lease->wait_until - now();
+
+	if (left < 0 || has_no_time(server, lease))
+		left = 0;
+	snprintf(lease->wait, sizeof(lease->wait), "%lld.%03d",
+			 (long long) left / 1000, (int) (left % 1000));
+}
+
+/*
+ * ask_for_lease
+ *	  The question that is next for it.
+ */
+void
+ask_for_lease(Server *server, Lease *lease)
+{
+	Ask			ask = ASK_ACQUIRE;
+	const char *acquire[MAX_PARAMETERS] = {
+		lease->name, lease->owner, lease->lease_seconds, lease->wait,
+		lease->scope, lease->request, lease->note
+	};
+	const char *ticket[MAX_PARAMETERS] = {lease->ticket.ticket, NULL};
+	int64_t		patience = ANSWER_MS;
+
+	write_wait(server, lease);
+	if (lease->is_withdrawn)
+		ask = ASK_RELEASE;
+	else if (lease_is_kept(lease) && !lease_is_asked_for(server, lease))
+	{
+		/* of the length last asked for */
+		ask = ASK_RENEW;
+		if (patience > lease->ticket.remaining_ms / 4)
+			patience = lease->ticket.remaining_ms / 4;
+	}
+	else if (lease->ticket.ticket[0] == '\0')
+		patience += lease->wait_until > now() ? lease->wait_until - now() : 0;
+	lease->ticket.asked_at = now();
+	lease->task.patience_ends = now() + patience;
+	link_ask(&server->link, ask, ask == ASK_ACQUIRE ? acquire : ticket,
+			 lease->task.patience_ends);
+}
+
+/* ---------------------------------------------------------------------
+ * Ending
+ * ---------------------------------------------------------------------
+ */
+
+/*
+ * withdraw_lease
+ *	  It is to be given back.
+ */
+void
+withdraw_lease(Lease *lease)
+{
+	lease->is_withdrawn = true;
+	lease->wait_until = now() + GIVE_BACK_MS;
+	lease->task.ask_at = now();
+	lease->task.failures = 0;
+}
+
+/*
+ * leave_lease
+ *	  The call is cancelled.  If it was the last, its place in the queue is
+ *	  given back, now or when it is known; a lock that is held stays so.
+ */
+void
+leave_lease(Server *server, Call *call)
+{
+	Lease	   *lease = call->lease;
+
+	call->lease = NULL;
+	if (lease_is_asked_for(server, lease))
+		return;
+	if (lease_is_waiting(lease))
+		withdraw_lease(lease);
+	else if (lease->ticket.state[0] == '\0' &&
+			 (server->asking == &lease->task || lease->task.is_open))
+		lease->is_abandoned = true;
+	else if (lease->ticket.state[0] == '\0')
+		lease->task.ask_at = INT64_MAX;
+}
+
+/*
+ * end_leases
+ *	  The input has ended: nobody waits any more.  What has not been asked yet
+ *	  is asked without a wait.
+ */
+void
+end_leases(Server *server)
+{
+	for (Lease *lease = server->leases; lease; lease = lease->next)
+	{
+		lease->keep_until = 0;
+		if (lease->ticket.state[0] == '\0')
+			lease->wait_until = now();
+		else if (lease_is_waiting(lease) ||
+				 (lease_is_held(lease) && server->options->release_on_exit))
+			withdraw_lease(lease);
+		else if (!lease_is_asked_for(server, lease))
+			lease->task.ask_at = INT64_MAX;
+	}
+}
+
+static bool
+is_needed(const Server *server, const Lease *lease)
+{
+	if (server->asking == &lease->task || lease_is_asked_for(server, lease))
+		return true;
+	if (lease->is_withdrawn || lease_is_waiting(lease))
+		return now() < lease->wait_until + GIVE_BACK_MS;
+	if (lease_is_held(lease) && server->options->release_on_exit)
+		return now() < lease->ends_at;
+	if (lease_is_kept(lease) && now() >= lease->ends_at)
+	{
+		report("ticket %s could not be renewed in time", lease->ticket.ticket);
+		return false;
+	}
+	return lease_is_kept(lease) || (lease->is_abandoned && lease->task.is_open &&
+									lease->task.failures < 10);
+}
+
+/*
+ * tidy_leases
+ *	  Forgets those that need no more care.
+ */
+void
+tidy_leases(Server *server)
+{
+	Lease	  **place = &server->leases;
+
+	while (*place)
+	{
+		Lease	   *lease = *place;
+
+		if (is_needed(server, lease))
+		{
+			place = &lease->next;
+			continue;
+		}
+		*place = lease->next;
+		json_decref(lease->answer);
+		free(lease->name);
+		free(lease->scope);
+		free(lease->owner);
+		free(lease->lease_seconds);
+		free(lease->note);
+		free(lease);
+	}
+}

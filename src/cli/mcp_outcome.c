@@ -1,0 +1,196 @@
+/*-------------------------------------------------------------------------
+ *
+ * mcp_outcome.c
+ *	  What becomes of an acquisition: answers and failures.
+ *
+ * Whoever asked, a call or the lease itself, what the server says of a ticket
+ * comes here: those who wait are answered or told where they stand, and the
+ * next question is planned.
+ *
+ * Copyright (c) 2026, leaselock contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "mcp.h"
+
+/* The server is asked no more often than this, whatever it says. */
+#define LEAST_PAUSE_MS	10
+
+/*
+ * plan_look
+ *	  When to ask again after an answer.
+ */
+static void
+plan_look(Server *server, Lease *lease)
+{
+	int64_t		pause = lease->ticket.next_call_ms;
+	Instant		look_at = INT64_MAX;
+
+	if (lease_is_waiting(lease))
+	{
+		if (pause > lease->ticket.remaining_ms)
+			pause = lease->ticket.remaining_ms;
+		look_at = now() + (pause > LEAST_PAUSE_MS ? pause : LEAST_PAUSE_MS);
+		for (Call *call = next_caller(server->calls, lease); call;
+			 call = next_caller(call->next, lease))
+			look_at = call->answer_at < look_at ? call->answer_at : look_at;
+	}
+	else if (lease_is_kept(lease))
+		look_at = lease->renew_at;
+	lease->task.ask_at = look_at;
+}
+
+/*
+ * note_ticket
+ *	  What an answer says, whoever asked.  The time for keeping begins when the
+ *	  lock is first seen to be held.
+ */
+static void
+note_ticket(Lease *lease, const PGresult *answer, Instant asked_at)
+{
+	bool		was_held = lease_is_held(lease);
+	Instant		ends_at = lease->ends_at;
+
+	read_ticket(answer, &lease->ticket);
+	json_decref(lease->answer);
+	lease->answer = read_json(answer, 0);
+	lease->ends_at = asked_at + lease->ticket.remaining_ms;
+	/* an earlier call may have asked for another wait, from another process */
+	if (lease_is_waiting(lease) && !lease->is_withdrawn)
+		lease->wait_until = asked_at + lease->ticket.remaining_ms;
+	if (!lease_is_held(lease))
+		return;
+	if (!was_held && lease->keep_ms > 0)
+		lease->keep_until = now() + lease->keep_ms;
+	/* another look at the same lease does not put its renewal off */
+	if (!was_held ||
+		llabs(lease->ends_at - ends_at) > lease->ticket.remaining_ms / 8)
+		lease->renew_at = asked_at + lease->ticket.remaining_ms / 3;
+}
+
+/*
+ * answer_callers
+ *	  Those who need not wait any longer; the others are told where they stand.
+ */
+static void
+answer_callers(Server *server, Lease *lease)
+{
+	Call	   *next;
+
+	for (Call *call = next_caller(server->calls, lease); call; call = next)
+	{
+		next = next_caller(call->next, lease);
+		if (lease_is_waiting(lease) && now() < call->answer_at)
+			send_progress(call);
+		else
+		{
+			if (lease->answer)
+				answer_with_json(call, lease->answer);
+			else
+				answer_with_error(call, json_string("the server's answer makes no sense"));
+			drop_call(server, call);
+		}
+	}
+}
+
+/*
+ * note_lease_answer
+ *	  Of a question about the lease, by itself or by a call for its ticket.
+ */
+void
+note_lease_answer(Server *server, Lease *lease, const PGresult *answer)
+{
+	bool		is_abandoned = lease->is_abandoned &&
+	!lease_is_asked_for(server, lease);
+
+	note_ticket(lease, answer, server->asked_at);
+	lease->task.failures = 0;
+	lease->task.is_open = false;
+	lease->is_abandoned = false;
+	/* who named the request may have got this ticket long ago */
+	if (lease_is_waiting(lease) ? (is_abandoned || server->is_ending) :
+		lease_is_held(lease) && ((is_abandoned && !lease->request_is_known) ||
+								 (server->is_ending && server->options->release_on_exit)))
+	{
+		if (!lease->is_withdrawn && lease_is_held(lease))
+			answer_callers(server, lease);
+		withdraw_lease(lease);
+		return;
+	}
+	answer_callers(server, lease);
+	plan_look(server, lease);
+	if (!ticket_is_live(lease->ticket.state))
+	{
+		lease->is_withdrawn = false;
+		lease->task.ask_at = INT64_MAX;
+	}
+	else if (lease->is_withdrawn)
+		lease->task.ask_at = now() + back_off_ms(1);
+}
+
+static void
+fail_callers(Server *server, Lease *lease, bool now_or_never)
+{
+	Call	   *next;
+	char		more[256] = "";
+
+	if (lease->task.is_open)
+		snprintf(more, sizeof(more),
+				 "It may have been done all the same: call again with request_uuid %s%s",
+				 lease->request, strncmp(lease->owner, "mcp:", 4) == 0 ? "" :
+				 " and the same owner");
+	for (Call *call = next_caller(server->calls, lease); call; call = next)
+	{
+		next = next_caller(call->next, lease);
+		if (now_or_never || now() >= call->fail_at)
+		{
+			answer_with_failure(call, &server->link, more);
+			drop_call(server, call);
+		}
+	}
+}
+
+/*
+ * note_lease_failure
+ *	  Each of these questions may be asked again, whatever became of it: that
+ *	  is what request ids and tickets are for.  A standby refuses for good,
+ *	  unless there is a place in the queue or a lease: it may be the next
+ *	  primary.
+ */
+void
+note_lease_failure(Server *server, Lease *lease)
+{
+	Link	   *link = &server->link;
+	bool		has_ticket = lease->ticket.ticket[0] != '\0';
+	bool		is_passing = link_may_recover(link) ||
+	(strcmp(link->sqlstate, "25006") == 0 && has_ticket);
+
+	lease->task.is_open = lease->task.is_open || link_outcome_is_open(link);
+	if (!is_passing)
+	{
+		bool		is_lost = has_ticket && !lease_is_asked_for(server, lease);
+
+		if (is_lost)
+			report("ticket %s is no longer looked after: %s",
+				   lease->ticket.ticket, link->error);
+		fail_callers(server, lease, true);
+		/* a value that is refused ends nothing that was there before */
+		if (lease_is_kept(lease) && !is_lost)
+			plan_look(server, lease);
+		else
+		{
+			lease->task.ask_at = INT64_MAX;
+			lease->is_withdrawn = false;
+			lease->ticket.state[0] = '\0';
+		}
+		return;
+	}
+	if (lease->task.failures++ == 0 && !server->options->quiet)
+		report("%s; trying again", link->error);
+	lease->task.ask_at = now() + back_off_ms(lease->task.failures);
+	if (!lease_is_waiting(lease))
+		fail_callers(server, lease, false);
+}

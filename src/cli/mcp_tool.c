@@ -1,0 +1,297 @@
+/*-------------------------------------------------------------------------
+ *
+ * mcp_tool.c
+ *	  The tools: what they are called, what they take and what they answer.
+ *
+ * What stands here is read by language models, and is all that they are told.
+ * The tables serve both the schemas and the judgement of arguments, so that
+ * the two cannot say different things.
+ *
+ * Copyright (c) 2026, leaselock contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <string.h>
+
+#include "mcp.h"
+
+const char *const instructions =
+"Leases on named work, kept in PostgreSQL: of all who want a lock one holds it, for a limited time, and with it a fence, a number greater than that of every earlier holder.\n"
+"1. acquire_lock with the name of the work. held: it is yours until expires_at. contended: somebody else has it; do other work and try again later, or pass wait_seconds. waiting: you are in the queue and your place is kept; call acquire_lock again with the same arguments and request_uuid set to the request_id of the answer.\n"
+"2. When you have the lock, read the state of the work again: whoever had it before you may have done it.\n"
+"3. Does the work take longer than the lease? Pass keep_seconds, or call heartbeat_lock_ticket before expires_at.\n"
+"4. Show the fence with what you write: in each database transaction that writes, SELECT leaselock.fence_assert(name, fence, scope) first. If that or COMMIT fails with LS001, the lock is somebody else's: stop.\n"
+"5. expired, broken, released or gone: you do not hold the lock. Stop, and write nothing more.\n"
+"6. release_lock_ticket when you are done.";
+
+/* By Argument. */
+const ArgumentRule argument_rules[] = {
+	[ARG_LOCK_NAME] = {"lock_name", KIND_TEXT, 0, 0, NULL,
+	"Name of the lock, 1 to 255 bytes, for example thread-work.42. Compared byte for byte: spell it exactly as the others do."},
+	[ARG_SCOPE] = {"scope", KIND_TEXT, 0, 0, NULL,
+	"Namespace of the name, for example a team or repository."},
+	[ARG_REPO] = {"repo", KIND_TEXT, 0, 0, NULL,
+	"Another word for scope."},
+	[ARG_OWNER] = {"owner", KIND_TEXT, 0, 0, NULL,
+	"Label of the party that works. Two calls with one owner are one party and are let in together. Leave it out to be a party of your own for this request."},
+	[ARG_REQUEST_UUID] = {"request_uuid", KIND_UUID, 0, 0, NULL,
+	"Names this acquisition. Give the request_id of an earlier answer to go on waiting, or to ask again after an error; leave it out for a new acquisition."},
+	[ARG_LEASE_SECONDS] = {"lease_seconds", KIND_SECONDS, 0.001, MAX_SECONDS, NULL,
+	"How long the lease lasts unless renewed; 5 to 300 unless the database says otherwise."},
+	[ARG_WAIT_SECONDS] = {"wait_seconds", KIND_SECONDS, 0, MAX_SECONDS, "0",
+	"How long to wait in the queue if somebody else has the lock; up to 300 unless the database says otherwise. A long wait is answered with the state waiting, and your place is kept."},
+	[ARG_KEEP_SECONDS] = {"keep_seconds", KIND_SECONDS, 0, MAX_SECONDS, NULL,
+	"How long this program renews the lease for you, from when you hold the lock; 0 ends that. It ends with this program, too. Release the ticket when you are done."},
+	[ARG_NOTE] = {"note", KIND_TEXT, 0, 0, NULL,
+	"A text for people, up to 1000 bytes on one line, shown with the lock: what you do and where, a link for example."},
+	[ARG_TICKET] = {"ticket", KIND_UUID, 0, 0, NULL,
+	"The ticket of an answer of acquire_lock."},
+	[ARG_FENCE] = {"fence", KIND_WHOLE, 1, UNBOUNDED, NULL,
+	"The fence of the grant to end, as lock_status shows it."},
+	[ARG_LIMIT] = {"limit", KIND_WHOLE, 1, 1000, "100",
+	"How many locks to show at most."},
+};
+
+#define LOCK	(BIT(ARG_LOCK_NAME) | BIT(ARG_SCOPE) | BIT(ARG_REPO))
+
+static const Tool tools[] = {
+	{"acquire_lock", "Acquire a lock", ASK_ACQUIRE,
+		LOCK | BIT(ARG_OWNER) | BIT(ARG_REQUEST_UUID) |
+		BIT(ARG_LEASE_SECONDS) | BIT(ARG_WAIT_SECONDS) |
+		BIT(ARG_KEEP_SECONDS) | BIT(ARG_NOTE), BIT(ARG_LOCK_NAME), false, false,
+	"Acquires a named lock for lease_seconds, or takes a place in its queue. Look at state: held (yours until expires_at; keep ticket and fence), waiting (call again with request_uuid set to request_id), contended (somebody else has it), deadlock (waiting would be a circle: release something first). None of these is an error. When you hold it, read the state of the work again before you do it."},
+	{"get_lock_ticket", "Look at a ticket", ASK_GET,
+		BIT(ARG_TICKET), BIT(ARG_TICKET), false, false,
+	"The present state of a ticket. It does not renew a lease. A ticket can be asked for until an hour after its end at least."},
+	{"heartbeat_lock_ticket", "Renew a lease", ASK_RENEW,
+		BIT(ARG_TICKET) | BIT(ARG_LEASE_SECONDS), BIT(ARG_TICKET), false, false,
+	"Makes a held ticket last a full lease from now: lease_seconds, or the length last asked for. Call it before expires_at. If the state is not held, you have lost the lock: stop the work."},
+	{"release_lock_ticket", "Release a lock", ASK_RELEASE,
+		BIT(ARG_TICKET), BIT(ARG_TICKET), false, true,
+	"Gives the lock back (released), or the place in its queue (cancelled). Doing it twice does no harm."},
+	{"lock_status", "Who holds what", ASK_LIST,
+		LOCK | BIT(ARG_LIMIT), 0, true, false,
+	"The locks that are held or waited for: the one of lock_name, or all of a scope, or all that the role of this connection may see. lapsed: the lease has run out and nobody has taken over yet. more: there are more than limit."},
+	{"break_lock", "End a grant of somebody else", ASK_BREAK,
+		LOCK | BIT(ARG_FENCE), BIT(ARG_LOCK_NAME) | BIT(ARG_FENCE), false, true,
+	"For operators: ends the grant with that fence, so that the next in the queue has its turn. What its holder still writes under its fence is refused. broken false: that is not the present grant any more."},
+};
+
+#define TOOLS ((int) (sizeof(tools) / sizeof(tools[0])))
+
+static bool
+is_offered(const Options *options, const Tool *tool)
+{
+	return tool->ask != ASK_BREAK || options->allow_break;
+}
+
+const Tool *
+find_tool(const Options *options, const char *name)
+{
+	for (int i = 0; i < TOOLS; i++)
+		if (strcmp(tools[i].name, name) == 0 && is_offered(options, &tools[i]))
+			return &tools[i];
+	return NULL;
+}
+
+/* ---------------------------------------------------------------------
+ * Schemas
+ * ---------------------------------------------------------------------
+ */
+
+static json_t *
+plain_number(double value)
+{
+	json_int_t	whole = (json_int_t) value;
+
+	return whole == value ? json_integer(whole) : json_real(value);
+}
+
+/*
+ * seconds_schema
+ *	  The bounds are those of the program; the database's are told in words,
+ *	  for they are its settings.
+ */
+static json_t *
+seconds_schema(const Options *options, Argument argument)
+{
+	const ArgumentRule *rule = &argument_rules[argument];
+	json_t	   *schema = json_pack("{s:s}", "type", "number");
+
+	if (rule->least > 0)
+		json_object_set_new(schema, "exclusiveMinimum", json_integer(0));
+	else
+		json_object_set_new(schema, "minimum", json_integer(0));
+	if (argument == ARG_KEEP_SECONDS)
+		json_object_set_new(schema, "maximum",
+							plain_number(options->max_keep_seconds));
+	return schema;
+}
+
+static json_t *
+argument_schema(const Options *options, Argument argument)
+{
+	const ArgumentRule *rule = &argument_rules[argument];
+	json_t	   *schema;
+
+	if (rule->kind == KIND_SECONDS)
+		schema = seconds_schema(options, argument);
+	else if (rule->kind == KIND_UUID)
+		schema = json_pack("{s:s, s:s}", "type", "string", "format", "uuid");
+	else if (rule->kind == KIND_TEXT)
+		schema = json_pack("{s:s, s:i}", "type", "string",
+						   "minLength", argument == ARG_NOTE ? 0 : 1);
+	else
+		schema = json_pack("{s:s, s:I}", "type", "integer",
+						   "minimum", (json_int_t) rule->least);
+	if (rule->kind == KIND_WHOLE && rule->most != UNBOUNDED)
+		json_object_set_new(schema, "maximum",
+							json_integer((json_int_t) rule->most));
+	json_object_set_new(schema, "description", json_string(rule->description));
+	if (rule->standard)
+		json_object_set_new(schema, "default",
+							json_loads(rule->standard, JSON_DECODE_ANY, NULL));
+	return schema;
+}
+
+static json_t *
+input_schema(const Options *options, const Tool *tool)
+{
+	json_t	   *properties = json_object();
+	json_t	   *required = json_array();
+	json_t	   *scope;
+
+	for (int i = 0; i < ARGUMENTS; i++)
+	{
+		if (tool->takes & BIT(i))
+			json_object_set_new(properties, argument_rules[i].name,
+								argument_schema(options, i));
+		if (tool->needs & BIT(i))
+			json_array_append_new(required,
+								  json_string(argument_rules[i].name));
+	}
+	scope = json_object_get(properties, argument_rules[ARG_SCOPE].name);
+	if (scope && (tool->needs & BIT(ARG_LOCK_NAME)))
+		json_object_set_new(scope, "default", json_string(options->scope));
+	if (tool->ask == ASK_ACQUIRE)
+		json_object_set_new(json_object_get(properties, "lease_seconds"),
+							"default", json_integer(60));
+	return json_pack("{s:s, s:o, s:o, s:b}", "type", "object",
+					 "properties", properties, "required", required,
+					 "additionalProperties", 0);
+}
+
+/* What a column is: a type of JSON, or a format of strings. */
+typedef struct ColumnRule
+{
+	const char *name;
+	const char *type;
+} ColumnRule;
+
+static const ColumnRule ticket_columns[] = {
+	{"ticket", "uuid"}, {"scope", "string"}, {"name", "string"},
+	{"owner", "string"}, {"fence", "integer"}, {"depth", "integer"},
+	{"position", "integer"}, {"expires_at", "date-time"},
+	{"wait_until", "date-time"}, {"remaining_ms", "integer"},
+	{"next_call_ms", "integer"}, {"holder", "string"},
+	{"holder_role", "string"}, {"request_id", "uuid"}, {"note", "string"},
+	{NULL, NULL}
+};
+
+static const ColumnRule status_columns[] = {
+	{"scope", "string"}, {"name", "string"}, {"owner", "string"},
+	{"role", "string"}, {"fence", "integer"}, {"depth", "integer"},
+	{"granted_at", "date-time"}, {"expires_at", "date-time"},
+	{"remaining_ms", "integer"}, {"lapsed", "boolean"},
+	{"waiters", "integer"}, {"note", "string"}, {NULL, NULL}
+};
+
+/*
+ * column_schemas
+ *	  Every one may be null, and a later version of the extension may have more
+ *	  of them.
+ */
+static json_t *
+column_schemas(const ColumnRule *columns)
+{
+	json_t	   *properties = json_object();
+
+	for (; columns->name; columns++)
+	{
+		bool		is_format = (strcmp(columns->type, "uuid") == 0 ||
+								 strcmp(columns->type, "date-time") == 0);
+		json_t	   *value = json_pack("{s:s}", "type",
+									  is_format ? "string" : columns->type);
+
+		if (is_format)
+			json_object_set_new(value, "format", json_string(columns->type));
+		/* two branches, for some clients know one type only in each */
+		json_object_set_new(properties, columns->name,
+							json_pack("{s:[o, {s:s}]}", "anyOf", value,
+									  "type", "null"));
+	}
+	return properties;
+}
+
+static json_t *
+ticket_schema(void)
+{
+	json_t	   *properties = column_schemas(ticket_columns);
+
+	json_object_set_new(properties, "state",
+						json_pack("{s:s, s:[s, s, s, s, s, s, s, s, s, s]}",
+								  "type", "string", "enum", "held", "waiting",
+								  "contended", "deadlock", "released",
+								  "expired", "timed_out", "cancelled",
+								  "broken", "gone"));
+	return json_pack("{s:s, s:o, s:[s]}", "type", "object",
+					 "properties", properties, "required", "state");
+}
+
+static json_t *
+output_schema(const Tool *tool)
+{
+	if (tool->ask == ASK_LIST)
+		return json_pack("{s:s, s:{s:{s:s, s:{s:s, s:o}}, s:{s:s}}, s:[s, s]}",
+						 "type", "object", "properties",
+						 "locks", "type", "array", "items",
+						 "type", "object", "properties",
+						 column_schemas(status_columns),
+						 "more", "type", "boolean",
+						 "required", "locks", "more");
+	if (tool->ask == ASK_BREAK)
+		return json_pack("{s:s, s:{s:{s:s}}, s:[s]}", "type", "object",
+						 "properties", "broken", "type", "boolean",
+						 "required", "broken");
+	return ticket_schema();
+}
+
+/*
+ * list_tools
+ *	  The array of them, always in the same order.
+ */
+json_t *
+list_tools(const Options *options)
+{
+	json_t	   *list = json_array();
+
+	for (int i = 0; i < TOOLS; i++)
+	{
+		const Tool *tool = &tools[i];
+
+		if (is_offered(options, tool))
+			json_array_append_new(list,
+								  json_pack("{s:s, s:s, s:s, s:o, s:o, s:{s:s, s:b, s:b, s:b, s:b}}",
+											"name", tool->name,
+											"title", tool->title,
+											"description", tool->description,
+											"inputSchema", input_schema(options, tool),
+											"outputSchema", output_schema(tool),
+											"annotations", "title", tool->title,
+											"readOnlyHint", tool->reads_only,
+											"destructiveHint", tool->destroys,
+											"idempotentHint", tool->ask != ASK_BREAK,
+											"openWorldHint", 0));
+	}
+	return list;
+}
