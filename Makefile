@@ -109,6 +109,7 @@ REGRESS = \
 	plan_cache \
 	arguments \
 	fences \
+	fences_prepared \
 	tickets \
 	reentrancy \
 	request_id \
@@ -233,6 +234,15 @@ EVERY_LEVEL = \
 	try_hang \
 	wait_levels
 
+# These prepare transactions.  A running server that cannot, as most come, is
+# asked, and they are left out; named on the command line they are run.
+PREPARED = \
+	fences_prepared \
+	cache_floor \
+	fence_commit_wait \
+	prune_fence \
+	scope_hostile
+
 TAP_TESTS    = 1
 PROVE_TESTS ?= test/t/*.pl
 
@@ -250,6 +260,18 @@ EXTRA_CLEAN = tmp_check_regress tmp_check_iso src/cli/leaselock $(CLI_OBJS) \
 	test/unit/decide_test $(UNIT_OBJS)
 
 PG_CONFIG ?= pg_config
+
+ifndef TEMP_INSTANCE
+ifneq ($(filter installcheck,$(MAKECMDGOALS)),)
+LEFT_OUT := $(foreach list,REGRESS ISOLATION,$(if $(filter file,$(origin $(list))),$(filter $(PREPARED),$($(list)))))
+ifeq ($(if $(strip $(LEFT_OUT)),$(shell '$(shell $(PG_CONFIG) --bindir)/psql' -XAtc 'SHOW max_prepared_transactions' postgres 2>/dev/null)),0)
+REGRESS   := $(filter-out $(LEFT_OUT),$(REGRESS))
+ISOLATION := $(filter-out $(LEFT_OUT),$(ISOLATION))
+$(info max_prepared_transactions is 0, skipped: $(strip $(LEFT_OUT)))
+endif
+endif
+endif
+
 PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
 ifneq ($(wildcard $(PGXS)),)
 include $(PGXS)
