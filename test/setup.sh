@@ -64,14 +64,14 @@ install_packages() {
 	return 0
 }
 
-# What only the tests of poolers and drivers need, where the drivers' languages are
+# What only the tests of completion, poolers and drivers need, where the drivers' languages are
 # at hand.  On a machine that is not CI's nothing is installed for them, and they
 # are skipped, as they are wherever something cannot be had; they say so.
 install_clients() {
 	local package list=
 	[ "${CI:-}" = true ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return 0
 	[[ " ${SUITES:-tap} " == *" tap "* ]] || return 0
-	for package in pgbouncer python3-psycopg python3-psycopg2 libpostgresql-jdbc-java; do
+	for package in bash-completion pgbouncer python3-psycopg python3-psycopg2 libpostgresql-jdbc-java; do
 		[[ $package != *-java ]] || command -v javac >/dev/null || continue
 		dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed || list="$list $package"
 	done

@@ -33,7 +33,7 @@ _leaselock_status()
 	local text='\(\([^"\\]\|\\["\\]\)*\)' column=$1
 	shift
 	timeout 0.2 "$@" 2>/dev/null </dev/null |
-		sed -n 's/^{"scope": *"'"$text"'", *"lock_name": *"'"$text"'".*/\'"$column"'/p' |
+		sed -n 's/^{"scope": *"'"$text"'", *"name": *"'"$text"'".*/\'"$column"'/p' |
 		sed 's/\\\(["\\]\)/\1/g' | sort -u
 }
 
