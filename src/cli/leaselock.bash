@@ -54,7 +54,7 @@ _leaselock_offer()
 		esac
 		COMPREPLY+=("$line")
 	done
-	[[ $quote ]] || __ltrimcolon_completions "$cur"
+	[[ $quote ]] || __ltrim_colon_completions "$cur"
 }
 
 _leaselock()

