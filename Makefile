@@ -84,6 +84,7 @@ SRC_HEADERS = $(wildcard $(top)src/*.h $(top)src/api/*.h $(top)src/core/*.h $(to
 # the program leaselock, see below
 CLI_OBJS = \
 	src/cli/text.o \
+	src/cli/help.o \
 	src/cli/event.o \
 	src/cli/output.o \
 	src/cli/question.o \

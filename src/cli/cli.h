@@ -16,6 +16,7 @@
  *	child	the command: its process group, terminal and status
  *	run		a command under a lease
  *	command	the other subcommands
+ *	help	what one subcommand takes
  *	options, main
  *
  * Copyright (c) 2026, leaselock contributors
@@ -52,6 +53,10 @@ typedef enum ExitCode
 
 /* 36500 days, the longest time that the server knows. */
 #define MAX_SECONDS		3153600000.0
+
+/* help.c */
+
+extern void print_help(const char *usage, const char *command);
 
 /* options.c */
 
