@@ -51,8 +51,12 @@ OBJS = \
 	src/api/fences.o \
 	src/api/triggers.o \
 	src/api/status.o \
+	src/api/events.o \
 	src/api/admin.o \
 	src/core/decide.o \
+	src/core/history.o \
+	src/core/serverlog.o \
+	src/core/record.o \
 	src/core/scope.o \
 	src/core/changes.o \
 	src/core/queue.o \
@@ -76,6 +80,7 @@ OBJS = \
 	src/store/tickets.o \
 	src/store/hints.o \
 	src/store/scopes.o \
+	src/store/events.o \
 	src/store/floor.o
 
 # Each object depends on all of them: they are few, and quickly compiled.
@@ -94,6 +99,7 @@ CLI_OBJS = \
 	src/cli/child.o \
 	src/cli/run.o \
 	src/cli/command.o \
+	src/cli/journal.o \
 	src/cli/options.o \
 	src/cli/main.o
 
@@ -114,6 +120,7 @@ REGRESS = \
 	tickets \
 	reentrancy \
 	request_id \
+	notes \
 	release_all \
 	named_locks \
 	transaction_isolation \
@@ -134,11 +141,14 @@ REGRESS = \
 	fence_guard \
 	fence_rules \
 	fence_monotonic \
+	hints \
 	fence_writes \
 	access \
 	scopes \
+	lease_scopes \
 	break_prune \
 	visibility \
+	events \
 	hostile \
 	uninstall
 
@@ -152,10 +162,14 @@ ISOLATION = \
 	cache_queues \
 	cache_recent \
 	cache_scopes \
+	cache_waiting \
 	deadlock_crossing \
 	deadlock_ring \
 	enqueue_lapse \
 	enqueue_release \
+	events_deadlock \
+	events_overtake \
+	events_serializable \
 	fence_commit_wait \
 	fence_deadlock \
 	fence_lapse \
@@ -192,6 +206,7 @@ ISOLATION = \
 	scope_hostile \
 	serializable_renew \
 	serializable_takeover \
+	status_moment \
 	ticket_queue \
 	try_hang \
 	wait_cancel \
@@ -208,6 +223,7 @@ EVERY_LEVEL = \
 	acquire_late \
 	cache_recent \
 	deadlock_crossing \
+	events_serializable \
 	fence_commit_wait \
 	fence_lapse \
 	fence_release \
@@ -232,6 +248,7 @@ EVERY_LEVEL = \
 	rollback_release \
 	rollback_renew \
 	scope_hostile \
+	status_moment \
 	try_hang \
 	wait_levels
 
@@ -343,18 +360,22 @@ UNIT_OBJS = \
 	test/unit/decide_test.o \
 	test/unit/world.o \
 	test/unit/promises.o \
+	test/unit/told.o \
 	test/unit/siphash_test.o \
 	test/unit/assert_stub.o
+
+# what it tests
+UNIT_RULES = src/core/decide.o src/core/history.o
 
 .PHONY: unit unit-mutations
 unit: test/unit/decide_test
 	@./test/unit/decide_test
 unit-mutations: test/unit/decide_test
 	@CC='$(CC)' CFLAGS="$(subst ",\",$(CPPFLAGS)) $(CFLAGS) -I$(top)src/core" LDFLAGS='$(LDFLAGS) $(LDFLAGS_EX)' \
-		$(top)test/unit/mutate $(UNIT_OBJS) src/store/siphash.o
+		$(top)test/unit/mutate $(UNIT_OBJS) $(UNIT_RULES) src/store/siphash.o
 $(UNIT_OBJS): override CFLAGS += -O2
 $(UNIT_OBJS): $(SRC_HEADERS) $(top)test/unit/unit.h | objdir
-test/unit/decide_test: $(UNIT_OBJS) src/core/decide.o src/store/siphash.o
+test/unit/decide_test: $(UNIT_OBJS) $(UNIT_RULES) src/store/siphash.o
 	$(CC) $(CFLAGS) $^ $(LDFLAGS) $(LDFLAGS_EX) -o $@
 
 # The places that must name the version of the control file.

@@ -39,6 +39,8 @@ INSERT INTO leaselock.installation VALUES (
 		pg_catalog.uuid_send(pg_catalog.gen_random_uuid())), 1, 16));
 ALTER TABLE leaselock.installation ENABLE ROW LEVEL SECURITY;
 ALTER TABLE leaselock.installation FORCE ROW LEVEL SECURITY;
+COMMENT ON TABLE leaselock.installation IS
+	'internal: which installation this is, and its secret';
 
 -- A row per lock.  Its only key is (scope, name), so that every change of a
 -- lock is a HOT update; half of each page is kept free for that.
@@ -89,6 +91,8 @@ CREATE TABLE leaselock.locks (
 	autovacuum_vacuum_threshold = 500,
 	autovacuum_analyze_scale_factor = 0.5
 );
+COMMENT ON TABLE leaselock.locks IS
+	'internal: a row per lock; see the view lease_status';
 
 -- A row per ticket.  Most tickets are in one index only: they hold their lock
 -- alone, nobody queued for them, and they were asked for without a request id.
@@ -109,6 +113,7 @@ CREATE TABLE leaselock.locks (
 --                by its liveness lock
 --   ended_at     when the ticket was ended, by what is stored
 --   waiter_pid   the backend that waits in lease_wait, to be woken
+--   note         a text of the caller's for people; no rule looks at it
 CREATE TABLE leaselock.tickets (
 	scope text COLLATE "C" NOT NULL,
 	name text COLLATE "C" NOT NULL,
@@ -127,13 +132,16 @@ CREATE TABLE leaselock.tickets (
 	wait_until timestamptz,
 	alive_until timestamptz,
 	ended_at timestamptz,
-	waiter_pid integer
+	waiter_pid integer,
+	note text COLLATE "C"
 ) USING heap WITH (
 	fillfactor = 80,
 	autovacuum_vacuum_scale_factor = 0,
 	autovacuum_vacuum_threshold = 500,
 	autovacuum_analyze_scale_factor = 0.5
 );
+COMMENT ON TABLE leaselock.tickets IS
+	'internal: a row per ticket, live or ended; see the view lease_tickets';
 CREATE INDEX tickets_ticket ON leaselock.tickets (ticket);
 CREATE UNIQUE INDEX tickets_request ON leaselock.tickets
 	(scope, name, request_id) WHERE request_id IS NOT NULL;
@@ -154,6 +162,8 @@ CREATE TABLE leaselock.blockers (
 	scope text COLLATE "C" NOT NULL,
 	name text COLLATE "C" NOT NULL
 ) USING heap;
+COMMENT ON TABLE leaselock.blockers IS
+	'internal: who was in the way of waiters; hints for finding deadlocks';
 CREATE INDEX blockers_owner ON leaselock.blockers (owner, role);
 
 -- Has a row if a ticket may be in the queue of any lock: most databases have no
@@ -162,6 +172,8 @@ CREATE INDEX blockers_owner ON leaselock.blockers (owner, role);
 CREATE TABLE leaselock.queues (
 	since timestamptz NOT NULL
 ) USING heap;
+COMMENT ON TABLE leaselock.queues IS
+	'internal: has a row if any lock may be waited for';
 
 -- The floor of all future fences: none is given at or below it.  It has no
 -- row until it is first raised, for a row that the script inserted would
@@ -176,6 +188,8 @@ CREATE TABLE leaselock.floor (
 	CONSTRAINT floor_fence CHECK (fence BETWEEN 1 AND 2305843009213693952),
 	CONSTRAINT floor_reading CHECK (reading BETWEEN 0 AND 2305843009213693952)
 ) USING heap;
+COMMENT ON TABLE leaselock.floor IS
+	'internal: no fence is handed out at or below it';
 -- They have no key, and a publication FOR ALL TABLES would refuse to update or
 -- delete their rows without a replica identity.
 ALTER TABLE leaselock.tickets REPLICA IDENTITY FULL;
@@ -198,23 +212,63 @@ CREATE TABLE leaselock.scopes (
 	CONSTRAINT scopes_scope CHECK (octet_length(scope) BETWEEN 1 AND 255 AND
 		scope !~ '[\x01-\x1f\x7f]|^ | $')
 ) USING heap;
+COMMENT ON TABLE leaselock.scopes IS
+	'internal: a row per registered scope; see the view lease_scopes';
+
+-- What became of leases, a row for each change as far as leaselock.events says
+-- so; append only, and read by lease_events().  A row is known by its transaction
+-- and its number in that, which is the order of readers as well: so sessions do
+-- not have to agree on a next number, and no two can conflict in the key.  Old
+-- rows are removed, so the key serves as the replica identity too.  Not dumped:
+-- a transaction's number means nothing in another cluster.
+--   id           number within the transaction, from 1; a savepoint that was
+--                rolled back leaves a gap
+--   xid          the transaction
+--   at           when it happened, by the lock's time; for what ran out, when
+--                that was
+--   recorded_at  when the row was written, from which it is kept
+--   role, owner  whose lease it was; no owner: the operator
+--   kind         granted, promoted, released, expired, broken, scope_created,
+--                scope_dropped, pruned, bumped; queued, renewed, cancelled,
+--                timed_out, deadlock
+--   fence        of the grant; bumped: the new floor
+CREATE TABLE leaselock.events (
+	id bigint NOT NULL,
+	xid xid8 NOT NULL,
+	at timestamptz NOT NULL,
+	recorded_at timestamptz NOT NULL,
+	role oid NOT NULL,
+	kind text COLLATE "C" NOT NULL,
+	scope text COLLATE "C",
+	name text COLLATE "C",
+	owner text COLLATE "C",
+	fence bigint,
+	ticket uuid,
+	note text COLLATE "C",
+	CONSTRAINT events_pkey PRIMARY KEY (xid, id)
+) USING heap WITH (
+	autovacuum_vacuum_scale_factor = 0.05,
+	autovacuum_vacuum_threshold = 1000
+);
+COMMENT ON TABLE leaselock.events IS
+	'internal: what became of leases; see lease_events()';
 
 -- Sessions remember the floor, the registered scopes and whether there are
 -- queues.  What changes these tables by SQL, such as a restore, tells them; so
 -- does logical replication, which fires triggers for each row only.  TRUNCATE,
 -- which makes another file of the table, is told by the server.
-CREATE FUNCTION leaselock.announce_rows()
+CREATE FUNCTION leaselock.internal_announce_rows()
 RETURNS trigger
-AS 'MODULE_PATHNAME', 'leaselock_announce_rows'
+AS 'MODULE_PATHNAME', 'leaselock_internal_announce_rows'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION leaselock.announce_rows() IS
+COMMENT ON FUNCTION leaselock.internal_announce_rows() IS
 	'internal: tells sessions that rows of a table of leaselock have changed';
 CREATE TRIGGER announce AFTER INSERT OR UPDATE OR DELETE ON leaselock.floor
-	FOR EACH ROW EXECUTE FUNCTION leaselock.announce_rows();
+	FOR EACH ROW EXECUTE FUNCTION leaselock.internal_announce_rows();
 CREATE TRIGGER announce AFTER INSERT OR UPDATE OR DELETE ON leaselock.scopes
-	FOR EACH ROW EXECUTE FUNCTION leaselock.announce_rows();
+	FOR EACH ROW EXECUTE FUNCTION leaselock.internal_announce_rows();
 CREATE TRIGGER announce AFTER INSERT OR UPDATE OR DELETE ON leaselock.queues
-	FOR EACH ROW EXECUTE FUNCTION leaselock.announce_rows();
+	FOR EACH ROW EXECUTE FUNCTION leaselock.internal_announce_rows();
 ALTER TABLE leaselock.floor ENABLE ALWAYS TRIGGER announce;
 ALTER TABLE leaselock.scopes ENABLE ALWAYS TRIGGER announce;
 ALTER TABLE leaselock.queues ENABLE ALWAYS TRIGGER announce;
@@ -246,13 +300,46 @@ CREATE TYPE leaselock.lease_ticket AS (
 	next_call_ms bigint,
 	holder text,
 	holder_role name,
-	request_id uuid
+	request_id uuid,
+	note text
 );
 COMMENT ON TYPE leaselock.lease_ticket IS
 	'one acquisition of a lease lock, as every ticket call answers it';
+COMMENT ON COLUMN leaselock.lease_ticket.ticket IS
+	'names the ticket; NULL if there is none';
+COMMENT ON COLUMN leaselock.lease_ticket.state IS
+	'held, waiting, contended, deadlock, released, expired, timed_out, cancelled, broken or gone';
+COMMENT ON COLUMN leaselock.lease_ticket.scope IS
+	'namespace of the lock''s name';
+COMMENT ON COLUMN leaselock.lease_ticket.name IS
+	'the lock''s name';
+COMMENT ON COLUMN leaselock.lease_ticket.owner IS
+	'owner label of the ticket';
+COMMENT ON COLUMN leaselock.lease_ticket.fence IS
+	'fence of the grant that the ticket has, or had, a share in';
+COMMENT ON COLUMN leaselock.lease_ticket.depth IS
+	'held: live tickets of the grant, and 1 for a named hold';
+COMMENT ON COLUMN leaselock.lease_ticket."position" IS
+	'waiting: place in the queue, 1 is next; 100 stands for that or more';
+COMMENT ON COLUMN leaselock.lease_ticket.expires_at IS
+	'when the ticket''s lease runs out, or ran out';
+COMMENT ON COLUMN leaselock.lease_ticket.wait_until IS
+	'waiting: when the wait runs out';
+COMMENT ON COLUMN leaselock.lease_ticket.remaining_ms IS
+	'milliseconds left of the lease or of the wait, by the server''s clock';
+COMMENT ON COLUMN leaselock.lease_ticket.next_call_ms IS
+	'milliseconds until the next call makes sense';
+COMMENT ON COLUMN leaselock.lease_ticket.holder IS
+	'owner label of the holder, if that is another identity';
+COMMENT ON COLUMN leaselock.lease_ticket.holder_role IS
+	'role of the holder, if that is another identity';
+COMMENT ON COLUMN leaselock.lease_ticket.request_id IS
+	'request id that the caller gave';
+COMMENT ON COLUMN leaselock.lease_ticket.note IS
+	'text for people that came with the ticket';
 
 -- ----------------------------------------------------------------------
--- Function: leaselock.lease_acquire(6)
+-- Function: leaselock.lease_acquire(7)
 --
 --	Acquires a lock and answers with a ticket for it.
 --
@@ -265,6 +352,8 @@ COMMENT ON TYPE leaselock.lease_ticket IS
 --	scope       the namespace of the name, 1 to 255 bytes
 --	request_id  names this acquisition, so that a retry finds the ticket that
 --	            the first call made; NULL: every call is a new acquisition
+--	note        a text for people (host, job, link), up to 1000 bytes without
+--	            control characters, kept with the ticket; NULL or empty: none
 --
 -- Returns:
 --	state held (with fence, expires_at, depth), waiting (with position),
@@ -287,11 +376,12 @@ CREATE FUNCTION leaselock.lease_acquire(
 	lease interval DEFAULT '60 s',
 	wait interval DEFAULT '0 s',
 	scope text DEFAULT 'public',
-	request_id uuid DEFAULT NULL)
+	request_id uuid DEFAULT NULL,
+	note text DEFAULT NULL)
 RETURNS leaselock.lease_ticket
 AS 'MODULE_PATHNAME', 'leaselock_lease_acquire'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION leaselock.lease_acquire(text, text, interval, interval, text, uuid) IS
+COMMENT ON FUNCTION leaselock.lease_acquire(text, text, interval, interval, text, uuid, text) IS
 	'acquire a lease lock; answers with a ticket';
 
 -- ----------------------------------------------------------------------
@@ -444,14 +534,14 @@ COMMENT ON PROCEDURE leaselock.lease_wait(uuid, interval, text, bigint, timestam
 	'wait for a ticket''s turn';
 
 -- ----------------------------------------------------------------------
--- Procedure: leaselock.lease_acquire_wait(10)
+-- Procedure: leaselock.lease_acquire_wait(11)
 --
 --	lease_acquire and lease_wait in one: acquires the lock, and waits for its
 --	turn if need be.  If the wait is ended by a cancel, a time-out or the
 --	loss of the client, the ticket is cancelled.
 --
 -- Parameters:
---	name to request_id  as for lease_acquire
+--	name to request_id, note  as for lease_acquire
 --	ticket, state, fence, expires_at  (out) the ticket
 --
 -- Errors: as for lease_acquire and lease_wait, and
@@ -469,10 +559,11 @@ CREATE PROCEDURE leaselock.lease_acquire_wait(
 	INOUT ticket uuid DEFAULT NULL,
 	INOUT state text DEFAULT NULL,
 	INOUT fence bigint DEFAULT NULL,
-	INOUT expires_at timestamptz DEFAULT NULL)
+	INOUT expires_at timestamptz DEFAULT NULL,
+	note text DEFAULT NULL)
 AS 'MODULE_PATHNAME', 'leaselock_lease_acquire_wait'
 LANGUAGE C;
-COMMENT ON PROCEDURE leaselock.lease_acquire_wait(text, text, interval, interval, text, uuid, uuid, text, bigint, timestamptz) IS
+COMMENT ON PROCEDURE leaselock.lease_acquire_wait(text, text, interval, interval, text, uuid, uuid, text, bigint, timestamptz, text) IS
 	'acquire a lease lock, waiting for a turn';
 
 -- ----------------------------------------------------------------------
@@ -716,7 +807,8 @@ CREATE FUNCTION leaselock.lease_peek(
 	OUT expires_at timestamptz,
 	OUT remaining_ms bigint,
 	OUT lapsed boolean,
-	OUT waiters int)
+	OUT waiters int,
+	OUT note text)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'leaselock_lease_peek'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
@@ -724,7 +816,7 @@ COMMENT ON FUNCTION leaselock.lease_peek(text, text) IS
 	'status of one lock';
 
 -- Serves the view below; the view is the interface.
-CREATE FUNCTION leaselock.status_rows(
+CREATE FUNCTION leaselock.internal_status_rows(
 	OUT scope text,
 	OUT name text,
 	OUT owner text,
@@ -735,22 +827,47 @@ CREATE FUNCTION leaselock.status_rows(
 	OUT expires_at timestamptz,
 	OUT remaining_ms bigint,
 	OUT lapsed boolean,
-	OUT waiters int)
+	OUT waiters int,
+	OUT note text)
 RETURNS SETOF record
-AS 'MODULE_PATHNAME', 'leaselock_status_rows'
+AS 'MODULE_PATHNAME', 'leaselock_internal_status_rows'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION leaselock.status_rows() IS
-	'serves the view leaselock.lease_status';
+COMMENT ON FUNCTION leaselock.internal_status_rows() IS
+	'internal: serves the view leaselock.lease_status';
 
 CREATE VIEW leaselock.lease_status AS
 	SELECT scope, name, owner, role, fence, depth, granted_at, expires_at,
-		remaining_ms, lapsed, waiters
-	FROM leaselock.status_rows();
+		remaining_ms, lapsed, waiters, note
+	FROM leaselock.internal_status_rows();
 COMMENT ON VIEW leaselock.lease_status IS
 	'a row per lock that is held or waited for';
+COMMENT ON COLUMN leaselock.lease_status.scope IS
+	'namespace of the lock''s name';
+COMMENT ON COLUMN leaselock.lease_status.name IS
+	'the lock''s name';
+COMMENT ON COLUMN leaselock.lease_status.owner IS
+	'owner label of the holder; NULL if nobody holds the lock';
+COMMENT ON COLUMN leaselock.lease_status.role IS
+	'role of the holder; with the owner label it is the identity';
+COMMENT ON COLUMN leaselock.lease_status.fence IS
+	'fence of the present grant; what lease_break takes';
+COMMENT ON COLUMN leaselock.lease_status.depth IS
+	'live tickets of the grant, and 1 for a named hold';
+COMMENT ON COLUMN leaselock.lease_status.granted_at IS
+	'when the grant began';
+COMMENT ON COLUMN leaselock.lease_status.expires_at IS
+	'when the last lease of the grant runs out, unless renewed';
+COMMENT ON COLUMN leaselock.lease_status.remaining_ms IS
+	'milliseconds until then, by the server''s clock; 0 once it is past';
+COMMENT ON COLUMN leaselock.lease_status.lapsed IS
+	'the lease has run out, and nobody has taken the lock over yet';
+COMMENT ON COLUMN leaselock.lease_status.waiters IS
+	'live tickets that wait for the lock';
+COMMENT ON COLUMN leaselock.lease_status.note IS
+	'note of the newest ticket of the grant that has one';
 
 -- Serves the view below; the view is the interface.
-CREATE FUNCTION leaselock.ticket_rows(
+CREATE FUNCTION leaselock.internal_ticket_rows(
 	OUT scope text,
 	OUT name text,
 	OUT owner text,
@@ -762,19 +879,132 @@ CREATE FUNCTION leaselock.ticket_rows(
 	OUT requested_at timestamptz,
 	OUT expires_at timestamptz,
 	OUT wait_until timestamptz,
-	OUT remaining_ms bigint)
+	OUT remaining_ms bigint,
+	OUT note text)
 RETURNS SETOF record
-AS 'MODULE_PATHNAME', 'leaselock_ticket_rows'
+AS 'MODULE_PATHNAME', 'leaselock_internal_ticket_rows'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION leaselock.ticket_rows() IS
-	'serves the view leaselock.lease_tickets';
+COMMENT ON FUNCTION leaselock.internal_ticket_rows() IS
+	'internal: serves the view leaselock.lease_tickets';
 
 CREATE VIEW leaselock.lease_tickets AS
 	SELECT scope, name, owner, role, ticket, state, "position", depth,
-		requested_at, expires_at, wait_until, remaining_ms
-	FROM leaselock.ticket_rows();
+		requested_at, expires_at, wait_until, remaining_ms, note
+	FROM leaselock.internal_ticket_rows();
 COMMENT ON VIEW leaselock.lease_tickets IS
 	'a row per live ticket, held or waiting';
+COMMENT ON COLUMN leaselock.lease_tickets.scope IS
+	'namespace of the lock''s name';
+COMMENT ON COLUMN leaselock.lease_tickets.name IS
+	'the lock''s name';
+COMMENT ON COLUMN leaselock.lease_tickets.owner IS
+	'owner label of the ticket';
+COMMENT ON COLUMN leaselock.lease_tickets.role IS
+	'role that acquired the ticket; with the owner label it is the identity';
+COMMENT ON COLUMN leaselock.lease_tickets.ticket IS
+	'the ticket''s uuid; what lease_get, lease_renew and lease_release take';
+COMMENT ON COLUMN leaselock.lease_tickets.state IS
+	'held or waiting';
+COMMENT ON COLUMN leaselock.lease_tickets."position" IS
+	'waiting: exact place in the queue, 1 is next';
+COMMENT ON COLUMN leaselock.lease_tickets.depth IS
+	'held: live tickets of the grant, and 1 for a named hold';
+COMMENT ON COLUMN leaselock.lease_tickets.requested_at IS
+	'when the ticket was asked for';
+COMMENT ON COLUMN leaselock.lease_tickets.expires_at IS
+	'held: when its lease runs out, unless renewed';
+COMMENT ON COLUMN leaselock.lease_tickets.wait_until IS
+	'waiting: when its wait runs out';
+COMMENT ON COLUMN leaselock.lease_tickets.remaining_ms IS
+	'milliseconds left of the lease or of the wait, by the server''s clock';
+COMMENT ON COLUMN leaselock.lease_tickets.note IS
+	'text for people that came with the ticket';
+
+-- Serves the view below; the view is the interface.
+CREATE FUNCTION leaselock.internal_scope_rows(
+	OUT scope text,
+	OUT role name,
+	OUT role_exists boolean)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'leaselock_internal_scope_rows'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leaselock.internal_scope_rows() IS
+	'internal: serves the view leaselock.lease_scopes';
+
+-- Shows what the caller may use, and everything to who may register scopes.
+CREATE VIEW leaselock.lease_scopes AS
+	SELECT scope, role, role_exists
+	FROM leaselock.internal_scope_rows();
+COMMENT ON VIEW leaselock.lease_scopes IS
+	'a row per registered scope that the caller may use or register';
+COMMENT ON COLUMN leaselock.lease_scopes.scope IS
+	'the registered scope, exactly that text';
+COMMENT ON COLUMN leaselock.lease_scopes.role IS
+	'the role whose members may use it';
+COMMENT ON COLUMN leaselock.lease_scopes.role_exists IS
+	'false: the role is gone, and only superusers may use the scope';
+
+-- ----------------------------------------------------------------------
+-- Events
+-- ----------------------------------------------------------------------
+
+-- ----------------------------------------------------------------------
+-- Function: leaselock.lease_events(3)
+--
+--	What became of leases, as far as leaselock.events has it recorded, behind a
+--	cursor: the xid and id of the last event that the caller has read.  Nothing
+--	is ever added before what was answered, so who goes on from there misses
+--	nothing and sees nothing twice.  Therefore only events are shown before
+--	whose transactions no other was under way; a transaction that stays open
+--	anywhere in the cluster holds back what began after it.  Changes nothing;
+--	works on a standby and in a read-only transaction, and is not in the way of
+--	any other.
+--
+-- Parameters:
+--	after_xid  begin behind this transaction; NULL: with the first event on record
+--	after_id   begin behind this event of that transaction; NULL: behind all of it
+--	max_rows   the most rows to answer with, 1 or more
+--
+-- Returns:
+--	a row per event, in the order of (xid, id):
+--	id         number within the transaction
+--	xid        the transaction
+--	at         when it happened; expired: when the lease ran out
+--	kind       what happened, see leaselock.events above
+--	scope, name, owner, role, fence, ticket
+--	           whose lease; a named hold has no ticket.  Of what operators do:
+--	           the scope if there is one, the operator's role, and in bumped the
+--	           new floor as the fence
+--	note       the note of the lease, if it has one
+--	Events of scopes that the caller may not use are left out, those without a
+--	scope too, unless it is a member of pg_monitor.
+--
+-- Errors:
+--	22023  after_id without after_xid, or max_rows below 1
+--	22004  max_rows is NULL
+--
+-- Tables: reads leaselock.events
+-- ----------------------------------------------------------------------
+CREATE FUNCTION leaselock.lease_events(
+	after_xid xid8 DEFAULT NULL,
+	after_id bigint DEFAULT NULL,
+	max_rows int DEFAULT 1000,
+	OUT id bigint,
+	OUT xid xid8,
+	OUT at timestamptz,
+	OUT kind text,
+	OUT scope text,
+	OUT name text,
+	OUT owner text,
+	OUT role name,
+	OUT fence bigint,
+	OUT ticket uuid,
+	OUT note text)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'leaselock_lease_events'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leaselock.lease_events(xid8, bigint, int) IS
+	'what became of leases, behind a cursor';
 
 -- ----------------------------------------------------------------------
 -- Administration.  For the owner of the database, who may grant it on.
@@ -864,13 +1094,15 @@ COMMENT ON FUNCTION leaselock.lease_break(text, bigint, text) IS
 -- ----------------------------------------------------------------------
 -- Function: leaselock.lease_prune(2)
 --
---	Removes ended tickets and idle locks.  Use does that incrementally; this
---	does it at once.  What is busy is left alone, and fences do not go back.
---	Called outside a transaction block it does not wait for the disk.
+--	Removes ended tickets, idle locks and old events.  Use does that
+--	incrementally; this does it at once.  What is busy is left alone, and fences
+--	do not go back.  Called outside a transaction block it does not wait for the
+--	disk.
 --
 -- Parameters:
---	older_than  how long a ticket must have been ended, or a lock idle;
---	            a ticket is kept for leaselock.ticket_retention at least
+--	older_than  how long a ticket must have been ended, a lock idle, or an event
+--	            on record; a ticket is kept for leaselock.ticket_retention at
+--	            least, an event for leaselock.event_retention
 --	max_rows    the most rows to remove, 1 or more
 --
 -- Returns:
@@ -881,7 +1113,7 @@ COMMENT ON FUNCTION leaselock.lease_break(text, bigint, text) IS
 --	25006         read-only transaction or standby
 --
 -- Tables: writes leaselock.locks, leaselock.tickets, leaselock.blockers,
---	leaselock.queues, leaselock.floor
+--	leaselock.queues, leaselock.floor, leaselock.events
 -- ----------------------------------------------------------------------
 CREATE FUNCTION leaselock.lease_prune(older_than interval DEFAULT '1 day',
 	max_rows int DEFAULT 10000)
@@ -974,7 +1206,8 @@ END $$;
 
 -- for everybody
 GRANT USAGE ON SCHEMA leaselock TO PUBLIC;
-GRANT SELECT ON leaselock.lease_status, leaselock.lease_tickets TO PUBLIC;
+GRANT SELECT ON leaselock.lease_status, leaselock.lease_tickets,
+	leaselock.lease_scopes TO PUBLIC;
 
 -- For pg_dump, and for the restore of what it carries, by an owner of the
 -- database who is no superuser.  Whoever that is is a member of

@@ -30,6 +30,18 @@ int			leaselock_max_waiters;
 int			leaselock_ticket_retention;
 double		leaselock_clock_offset;
 bool		leaselock_async_release;
+int			leaselock_events;
+int			leaselock_event_retention;
+bool		leaselock_log_takeovers;
+bool		leaselock_log_breaks;
+bool		leaselock_log_refusals;
+
+static const struct config_enum_entry events_settings[] = {
+	{"off", EVENTS_OFF, false},
+	{"grants", EVENTS_GRANTS, false},
+	{"all", EVENTS_ALL, false},
+	{NULL, 0, false}
+};
 
 #define SECONDS				1000	/* in ms */
 #define MAX_TTL_DAYS		36500.0
@@ -44,6 +56,38 @@ define_time(const char *name, const char *description, int *variable,
 	DefineCustomIntVariable(name, description, NULL, variable,
 							boot_value, min_value, INT_MAX, PGC_SUSET,
 							GUC_UNIT_MS, NULL, NULL, NULL);
+}
+
+static void
+define_logging(const char *name, const char *description, bool *variable)
+{
+	DefineCustomBoolVariable(name, description, NULL, variable,
+							 false, PGC_SUSET, 0, NULL, NULL, NULL);
+}
+
+/* What is kept of changes, and what the server's log says of them. */
+static void
+define_records(void)
+{
+	DefineCustomEnumVariable("leaselock.events",
+							 "Sets which changes of leases are recorded as events.",
+							 NULL, &leaselock_events,
+							 EVENTS_OFF, events_settings, PGC_SUSET,
+							 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("leaselock.event_retention",
+							"Sets how long an event is kept at least.",
+							NULL, &leaselock_event_retention,
+							7 * SECS_PER_DAY, 0, INT_MAX, PGC_SUSET,
+							GUC_UNIT_S, NULL, NULL, NULL);
+	define_logging("leaselock.log_takeovers",
+				   "Logs each grant that is taken over from a holder whose lease has run out.",
+				   &leaselock_log_takeovers);
+	define_logging("leaselock.log_breaks",
+				   "Logs each grant that an operator ends.",
+				   &leaselock_log_breaks);
+	define_logging("leaselock.log_refusals",
+				   "Logs each commit that is refused because of a stale fence.",
+				   &leaselock_log_refusals);
 }
 
 void
@@ -92,6 +136,7 @@ _PG_init(void)
 							 &leaselock_async_release,
 							 true, PGC_USERSET,
 							 0, NULL, NULL, NULL);
+	define_records();
 	MarkGUCPrefixReserved("leaselock");
 
 	store_watch_relations();

@@ -44,6 +44,10 @@ apt() {
 	return 1
 }
 
+is_installed() {
+	dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null | grep -qx installed
+}
+
 install_packages() {
 	local want= major package list=
 	missing_tools && want="make gcc libc6-dev perl libipc-run-perl"
@@ -56,7 +60,7 @@ install_packages() {
 	major=${PG_MAJOR:-$(apt-cache depends postgresql | sed -n 's/.*Depends: postgresql-\([0-9]*\)$/\1/p' | head -n 1)}
 	for package in ${want/server/postgresql-$major postgresql-server-dev-$major}; do
 		# naming one that is installed would upgrade it, and restart the clusters that use it
-		dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed || list="$list $package"
+		is_installed "$package" || list="$list $package"
 	done
 	say "installing$list"
 	apt install -y --no-install-recommends $list || die "could not install the packages"
@@ -64,21 +68,28 @@ install_packages() {
 	return 0
 }
 
-# What only the tests of completion, poolers and drivers need, where the drivers' languages are
-# at hand.  On a machine that is not CI's nothing is installed for them, and they
-# are skipped, as they are wherever something cannot be had; they say so.
+# What only the tests of completion, poolers, drivers, pg_cron and the exporter need,
+# where the languages and the server that they go with are at hand.  On a machine that
+# is not CI's nothing is installed for them, and they are skipped, as they are
+# wherever something cannot be had; they say so.
 install_clients() {
-	local package list=
+	local package major wanted= list=
 	[ "${CI:-}" = true ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return 0
 	[[ " ${SUITES:-tap} " == *" tap "* ]] || return 0
-	for package in bash-completion pgbouncer python3-psycopg python3-psycopg2 libpostgresql-jdbc-java; do
+	major=$("${PG_CONFIG:-pg_config}" --version | sed 's/^[^0-9]*\([0-9]*\).*/\1/')
+	for package in bash-completion pgbouncer python3-psycopg python3-psycopg2 libpostgresql-jdbc-java prometheus-sql-exporter "postgresql-$major-cron"; do
 		[[ $package != *-java ]] || command -v javac >/dev/null || continue
-		dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed || list="$list $package"
+		[[ $package != *-cron ]] || is_installed "${package%-cron}" || continue
+		is_installed "$package" || wanted="$wanted $package"
 	done
-	if [ "$list" ]; then
-		say "installing$list"
+	if [ "$wanted" ]; then
 		apt update
-		apt install -y --no-install-recommends $list || say "could not install$list" >&2
+		# one that the archive does not have would keep the others away
+		for package in $wanted; do
+			if [ "$(apt-cache show "$package" 2>/dev/null)" ]; then list="$list $package"; else say "NOT IN THE ARCHIVE: $package" >&2; fi
+		done
+		say "installing$list"
+		[ ! "$list" ] || apt install -y --no-install-recommends $list || say "COULD NOT INSTALL$list" >&2
 	fi
 	# node looks for modules in the folders above the program
 	! command -v npm >/dev/null || npm install --silent --no-audit --no-fund --prefix "$work" pg >"$work/npm.log" 2>&1 </dev/null ||
@@ -127,7 +138,7 @@ outer() {
 		PG_CONFIG="${PG_CONFIG:-pg_config}" PG_CFLAGS="${PG_CFLAGS:-}" CI="${CI:-}" \
 		LEASELOCK_SEED="${LEASELOCK_SEED:-}" LEASELOCK_HISTORY_SECONDS="${LEASELOCK_HISTORY_SECONDS:-}" \
 		LEASELOCK_HISTORY_SEED="${LEASELOCK_HISTORY_SEED:-}" LEASELOCK_HOSTILE_CASES="${LEASELOCK_HOSTILE_CASES:-}" \
-		LEASELOCK_ATTACK_SECONDS="${LEASELOCK_ATTACK_SECONDS:-}" \
+		LEASELOCK_ATTACK_SECONDS="${LEASELOCK_ATTACK_SECONDS:-}" LEASELOCK_CACHES="${LEASELOCK_CACHES:-}" \
 		OLD_PG_CONFIG="${OLD_PG_CONFIG:-}" \
 		KNOBS="${KNOBS:-}" SUITES="${SUITES:-}" REGRESS="${REGRESS:-}" ISOLATION="${ISOLATION:-}" EVERY_LEVEL="${EVERY_LEVEL:-}" PROVE_TESTS="${PROVE_TESTS:-}" PROVE_JOBS="${PROVE_JOBS:-}" \
 		"test/$1" </dev/null &

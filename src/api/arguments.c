@@ -74,42 +74,71 @@ shown_value(const char *value)
 	return result;
 }
 
+/* What a text has to be like. */
+typedef struct TextRules
+{
+	int			min_bytes;
+	int			max_bytes;
+	const char *hint;
+} TextRules;
+
+static const TextRules label_rules = {
+	1, MAX_TEXT_BYTES,
+	"Pass 1 to " CppAsString2(MAX_TEXT_BYTES) " bytes without control characters, not beginning or ending with a blank."
+};
+
+static const TextRules note_rules = {
+	0, MAX_NOTE_BYTES,
+	"Pass up to " CppAsString2(MAX_NOTE_BYTES) " bytes without control characters."
+};
+
 static void
-reject_text(const char *argname, const char *problem, char *detail)
+reject_text(const char *argname, const TextRules *rules, const char *problem,
+			char *detail)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("argument \"%s\" %s", argname, problem),
 			 errdetail_internal("%s", detail),
-			 errhint("Pass 1 to %d bytes without control characters, not beginning or ending with a blank.",
-					 MAX_TEXT_BYTES)));
+			 errhint("%s", rules->hint)));
+}
+
+/* Checks the length and the characters; returns the length. */
+static int
+check_bytes(const char *value, const char *argname, const TextRules *rules)
+{
+	int			len = strlen(value);
+
+	if (len < rules->min_bytes)
+		reject_text(argname, rules, "must not be empty",
+					psprintf("It has 0 bytes, and must have %d to %d.",
+							 rules->min_bytes, rules->max_bytes));
+	if (len > rules->max_bytes)
+		reject_text(argname, rules, "is too long",
+					psprintf("\"%s\" has %d bytes, and must have %d to %d.",
+							 shown_value(value), len, rules->min_bytes,
+							 rules->max_bytes));
+	for (int i = 0; i < len; i++)
+	{
+		unsigned char c = (unsigned char) value[i];
+
+		if (c < 0x20 || c == 0x7F)
+			reject_text(argname, rules, "must not contain a control character",
+						psprintf("Byte %d of \"%s\" is 0x%02X.",
+								 i + 1, shown_value(value), c));
+	}
+	return len;
 }
 
 /* Text rules of scope, name and owner. */
 void
 check_text(const char *value, const char *argname)
 {
-	int			len = strlen(value);
+	int			len = check_bytes(value, argname, &label_rules);
 
-	if (len == 0)
-		reject_text(argname, "must not be empty",
-					psprintf("It has 0 bytes, and must have 1 to %d.",
-							 MAX_TEXT_BYTES));
-	if (len > MAX_TEXT_BYTES)
-		reject_text(argname, "is too long",
-					psprintf("\"%s\" has %d bytes, and must have 1 to %d.",
-							 shown_value(value), len, MAX_TEXT_BYTES));
-	for (int i = 0; i < len; i++)
-	{
-		unsigned char c = (unsigned char) value[i];
-
-		if (c < 0x20 || c == 0x7F)
-			reject_text(argname, "must not contain a control character",
-						psprintf("Byte %d of \"%s\" is 0x%02X.",
-								 i + 1, shown_value(value), c));
-	}
 	if (value[0] == ' ' || value[len - 1] == ' ')
-		reject_text(argname, "must not begin or end with white space",
+		reject_text(argname, &label_rules,
+					"must not begin or end with white space",
 					psprintf("The value is \"%s\".",
 							 shown_value(value)));
 }
@@ -124,6 +153,18 @@ argument_text(FunctionCallInfo fcinfo, int argno, const char *argname)
 	value = text_to_cstring(PG_GETARG_TEXT_PP(argno));
 	check_text(value, argname);
 	return value;
+}
+
+/* A text for people, NULL if there is none: it is empty or not given. */
+char *
+argument_note(FunctionCallInfo fcinfo, int argno, const char *argname)
+{
+	char	   *value;
+
+	if (PG_ARGISNULL(argno))
+		return NULL;
+	value = text_to_cstring(PG_GETARG_TEXT_PP(argno));
+	return check_bytes(value, argname, &note_rules) > 0 ? value : NULL;
 }
 
 /* The next three: any value of the type but NULL. */
@@ -192,17 +233,47 @@ show_interval(const Interval *interval)
 											   IntervalPGetDatum(interval)));
 }
 
+/* From when to when a length of time may be, and what to do about others. */
+typedef struct LengthRules
+{
+	int64		min_us;
+	int64		max_us;
+	const char *min_hint;		/* for those below; NULL: none */
+	const char *max_hint;		/* for those above */
+} LengthRules;
+
+/* "us" is what the interval comes to, unless that is not known. */
+static void
+reject_length(const char *argname, const Interval *interval, bool is_known,
+			  int64 us, const LengthRules *rules)
+{
+	bool		below = is_known ? us < rules->min_us : interval->day < 0;
+	const char *hint = below ? rules->min_hint : rules->max_hint;
+
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("argument \"%s\" is out of range: \"%s\"",
+					argname, show_interval(interval)),
+			 errdetail("It %s%smust be from %s to %s.",
+					   is_known ? psprintf("is %s", format_length(us)) : "",
+					   is_known ? ", and " : "",
+					   format_length(rules->min_us),
+					   format_length(rules->max_us)),
+			 hint ? errhint("%s", hint) : 0));
+}
+
 /*
- * An exact length of time in microseconds, from min_us to max_us.  A day is
- * 24 hours whatever the time zone does, which is why the interval is never
- * added to a timestamp by the server's own operator.
+ * An exact length of time in microseconds.  A day is 24 hours whatever the time
+ * zone does, which is why the interval is never added to a timestamp by the
+ * server's own operator.
  */
 static int64
 argument_length(FunctionCallInfo fcinfo, int argno, const char *argname,
-				int64 min_us, int64 max_us)
+				const LengthRules *rules)
 {
 	Interval   *interval;
 	int64		us;
+	bool		is_known;
 
 	require_not_null(fcinfo, argno, argname);
 	interval = PG_GETARG_INTERVAL_P(argno);
@@ -214,17 +285,13 @@ argument_length(FunctionCallInfo fcinfo, int argno, const char *argname,
 						argname, show_interval(interval)),
 				 errdetail("Months, years and infinities have no fixed length."),
 				 errhint("Pass %s to %s, in days or smaller units.",
-						 format_length(min_us), format_length(max_us))));
+						 format_length(rules->min_us),
+						 format_length(rules->max_us))));
 
-	if (pg_mul_s64_overflow(interval->day, USECS_PER_DAY, &us) ||
-		pg_add_s64_overflow(us, interval->time, &us) ||
-		us < min_us || us > max_us)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("argument \"%s\" is out of range: \"%s\"",
-						argname, show_interval(interval)),
-				 errdetail("It must be from %s to %s.",
-						   format_length(min_us), format_length(max_us))));
+	is_known = !pg_mul_s64_overflow(interval->day, USECS_PER_DAY, &us) &&
+		!pg_add_s64_overflow(us, interval->time, &us);
+	if (!is_known || us < rules->min_us || us > rules->max_us)
+		reject_length(argname, interval, is_known, us, rules);
 	return us;
 }
 
@@ -232,29 +299,44 @@ argument_length(FunctionCallInfo fcinfo, int argno, const char *argname,
 int64
 argument_lease(FunctionCallInfo fcinfo, int argno, const char *argname)
 {
-	return argument_length(fcinfo, argno, argname,
-						   leaselock_min_lease * INT64CONST(1000),
-						   leaselock_max_lease * INT64CONST(1000));
+	LengthRules rules = {
+		leaselock_min_lease * INT64CONST(1000),
+		leaselock_max_lease * INT64CONST(1000),
+		"The lower bound is the setting leaselock.min_lease.",
+		"The upper bound is the setting leaselock.max_lease. To hold a lock for longer, renew its lease, or use try_lock()."
+	};
+
+	return argument_length(fcinfo, argno, argname, &rules);
 }
 
 int64
 argument_wait(FunctionCallInfo fcinfo, int argno, const char *argname)
 {
-	return argument_length(fcinfo, argno, argname,
-						   0, leaselock_max_wait * INT64CONST(1000));
+	LengthRules rules = {
+		0, leaselock_max_wait * INT64CONST(1000), NULL,
+		"The upper bound is the setting leaselock.max_wait. To wait for longer, acquire again when the wait has run out."
+	};
+
+	return argument_length(fcinfo, argno, argname, &rules);
 }
 
 /* Any exact length of time that is not negative. */
 int64
 argument_timeout(FunctionCallInfo fcinfo, int argno, const char *argname)
 {
-	return argument_length(fcinfo, argno, argname, 0, MAX_TIMEOUT_US);
+	LengthRules rules = {0, MAX_TIMEOUT_US, NULL, NULL};
+
+	return argument_length(fcinfo, argno, argname, &rules);
 }
 
 /* The lengths that a named hold may ask for, in microseconds. */
 int64
 argument_ttl(FunctionCallInfo fcinfo, int argno, const char *argname)
 {
-	return argument_length(fcinfo, argno, argname,
-						   1, (int64) (leaselock_max_ttl * USECS_PER_SEC));
+	LengthRules rules = {
+		1, (int64) (leaselock_max_ttl * USECS_PER_SEC), NULL,
+		"The upper bound is the setting leaselock.max_ttl."
+	};
+
+	return argument_length(fcinfo, argno, argname, &rules);
 }

@@ -18,6 +18,8 @@ extern char *shown_value(const char *value);
 extern void check_text(const char *value, const char *argname);
 extern char *argument_text(FunctionCallInfo fcinfo, int argno,
 						   const char *argname);
+extern char *argument_note(FunctionCallInfo fcinfo, int argno,
+						   const char *argname);
 extern pg_uuid_t *argument_uuid(FunctionCallInfo fcinfo, int argno,
 								const char *argname);
 extern int64 argument_bigint(FunctionCallInfo fcinfo, int argno,

@@ -50,6 +50,6 @@ leaselock_fence_assert(PG_FUNCTION_ARGS)
 	LockKey		key = fence_arguments(fcinfo, &fence, &allow_lapsed);
 
 	PreventCommandDuringRecovery("fence_assert()");
-	fence_assert(&key, fence, allow_lapsed);
+	fence_assert(&key, fence, allow_lapsed, NULL);
 	PG_RETURN_VOID();
 }

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * status.c
- *	  What serves lease_status, lease_tickets and lease_peek.
+ *	  What serves lease_status, lease_tickets, lease_scopes and lease_peek.
  *
  * Reads the latest committed state, changes nothing, takes no lease lock.
  * What is live is found from the locks that have a holder and from the queues;
@@ -17,7 +17,10 @@
 
 #include "catalog/pg_type.h"
 #include "miscadmin.h"
+#include "nodes/value.h"
+#include "parser/parse_func.h"
 #include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
@@ -35,8 +38,9 @@
 #include "store/tag.h"
 
 PG_FUNCTION_INFO_V1(leaselock_lease_peek);
-PG_FUNCTION_INFO_V1(leaselock_status_rows);
-PG_FUNCTION_INFO_V1(leaselock_ticket_rows);
+PG_FUNCTION_INFO_V1(leaselock_internal_status_rows);
+PG_FUNCTION_INFO_V1(leaselock_internal_ticket_rows);
+PG_FUNCTION_INFO_V1(leaselock_internal_scope_rows);
 
 /* Columns of lease_status and lease_peek. */
 enum
@@ -52,6 +56,7 @@ enum
 	STATUS_REMAINING_MS,
 	STATUS_LAPSED,
 	STATUS_WAITERS,
+	STATUS_NOTE,
 	STATUS_COLUMNS
 };
 
@@ -70,17 +75,29 @@ enum
 	TICKET_EXPIRES_AT,
 	TICKET_WAIT_UNTIL,
 	TICKET_REMAINING_MS,
+	TICKET_NOTE,
 	TICKET_COLUMNS
 };
 
+/* Columns of lease_scopes. */
+enum
+{
+	SCOPE_SCOPE,
+	SCOPE_ROLE,
+	SCOPE_ROLE_EXISTS,
+	SCOPE_COLUMNS
+};
+
+static const Oid scope_types[SCOPE_COLUMNS] = {TEXTOID, NAMEOID, BOOLOID};
+
 static const Oid status_types[STATUS_COLUMNS] = {
 	TEXTOID, TEXTOID, TEXTOID, NAMEOID, INT8OID, INT4OID, TIMESTAMPTZOID,
-	TIMESTAMPTZOID, INT8OID, BOOLOID, INT4OID
+	TIMESTAMPTZOID, INT8OID, BOOLOID, INT4OID, TEXTOID
 };
 
 static const Oid ticket_types[TICKET_COLUMNS] = {
 	TEXTOID, TEXTOID, TEXTOID, NAMEOID, UUIDOID, TEXTOID, INT4OID, INT4OID,
-	TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID
+	TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, TEXTOID
 };
 
 /* ----------------------------------------------------------------------
@@ -224,6 +241,32 @@ set_holder(Datum *values, const LockRow *lock, TimestampTz now)
 }
 
 /*
+ * The note of the newest ticket of the grant that has one, NULL if none has.
+ * Tickets that were given back do not count.
+ */
+static const char *
+newest_note(const LockRow *lock)
+{
+	const TicketRow *newest = NULL;
+	TicketRow	only;
+	TicketRow  *shares = &only;
+	int			count = 0;
+
+	/* most locks have one ticket, which is found without the list */
+	if (lock->tickets == 1 && lock->has_first)
+		count = store_load_ticket(&lock->first_ticket, &only) ? 1 : 0;
+	else if (lock->tickets > 0)
+		shares = store_load_shares(lock, &count);
+	for (int i = 0; i < count; i++)
+	{
+		if (shares[i].note != NULL &&
+			(newest == NULL || shares[i].requested_at >= newest->requested_at))
+			newest = &shares[i];
+	}
+	return newest ? newest->note : NULL;
+}
+
+/*
  * Waiters are counted up to "enough", from that many rows; 0: there are none to
  * look for.
  */
@@ -235,6 +278,7 @@ put_status_row(ReturnSetInfo *result, const LockRow *lock, int enough,
 	bool		held = OidIsValid(lock->holder.role);
 	int			waiters = enough == 0 ? 0 : queue_length(lock, now, enough,
 														 max_rows);
+	const char *note = held ? newest_note(lock) : NULL;
 	Datum		values[STATUS_COLUMNS] = {0};
 	bool		nulls[STATUS_COLUMNS];
 
@@ -251,6 +295,8 @@ put_status_row(ReturnSetInfo *result, const LockRow *lock, int enough,
 		set_holder(values, lock, now);
 	values[STATUS_LAPSED] = BoolGetDatum(held && !grant_is_live(lock, now));
 	values[STATUS_WAITERS] = Int32GetDatum(waiters);
+	values[STATUS_NOTE] = text_or_null(note);
+	nulls[STATUS_NOTE] = note == NULL;
 	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 }
 
@@ -271,16 +317,26 @@ leaselock_lease_peek(PG_FUNCTION_ARGS)
 											  status_types, STATUS_COLUMNS);
 	LockRow		lock;
 
-	store_load_lock(&key, &lock);
-	if (may_see_scope(scope))
-		put_status_row(result, &lock, MAX_POSITION, MAX_POSITION_ROWS);
+	/* as of one moment, like the views */
+	store_begin_picture();
+	PG_TRY();
+	{
+		store_load_lock(&key, &lock);
+		if (may_see_scope(scope))
+			put_status_row(result, &lock, MAX_POSITION, MAX_POSITION_ROWS);
+	}
+	PG_FINALLY();
+	{
+		store_end_picture();
+	}
+	PG_END_TRY();
 	return (Datum) 0;
 }
 
 Datum
-leaselock_status_rows(PG_FUNCTION_ARGS)
+leaselock_internal_status_rows(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *result = begin_result_rows(fcinfo, "status_rows",
+	ReturnSetInfo *result = begin_result_rows(fcinfo, "internal_status_rows",
 											  status_types, STATUS_COLUMNS);
 
 	put_live_locks(result, put_whole_status_row);
@@ -318,6 +374,8 @@ put_ticket_row(ReturnSetInfo *result, const TicketRow *ticket,
 	values[TICKET_WAIT_UNTIL] = TimestampTzGetDatum(ticket->wait_until);
 	nulls[TICKET_WAIT_UNTIL] = held;
 	values[TICKET_REMAINING_MS] = Int64GetDatum(clock_remaining_ms(until, now));
+	values[TICKET_NOTE] = text_or_null(ticket->note);
+	nulls[TICKET_NOTE] = ticket->note == NULL;
 	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 }
 
@@ -403,11 +461,67 @@ put_tickets(ReturnSetInfo *result, const LockRow *lock, bool is_queued)
 }
 
 Datum
-leaselock_ticket_rows(PG_FUNCTION_ARGS)
+leaselock_internal_ticket_rows(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *result = begin_result_rows(fcinfo, "ticket_rows",
+	ReturnSetInfo *result = begin_result_rows(fcinfo, "internal_ticket_rows",
 											  ticket_types, TICKET_COLUMNS);
 
 	put_live_locks(result, put_tickets);
+	return (Datum) 0;
+}
+
+/* ----------------------------------------------------------------------
+ * Scopes
+ * ----------------------------------------------------------------------
+ */
+
+/* Whether the caller may register scopes, and so may know of all. */
+static bool
+may_register_scopes(void)
+{
+	Oid			types[] = {TEXTOID, NAMEOID};
+	Oid			function = LookupFuncName(list_make2(makeString(LEASELOCK_SCHEMA),
+													 makeString("lease_scope_create")),
+										  lengthof(types), types, true);
+
+	return OidIsValid(function) &&
+		DatumGetBool(DirectFunctionCall2(has_function_privilege_id,
+										 ObjectIdGetDatum(function),
+										 CStringGetTextDatum("EXECUTE")));
+}
+
+/* A role that was renamed goes by its present name, one that is gone by its last. */
+static void
+put_scope_row(ReturnSetInfo *result, const ScopeRow *scope)
+{
+	Oid			role = scope_role(scope);
+	const char *name = OidIsValid(role) ? GetUserNameFromId(role, true) : NULL;
+	NameData	shown = scope->role_name;
+	Datum		values[SCOPE_COLUMNS];
+	bool		nulls[SCOPE_COLUMNS] = {0};
+
+	if (name != NULL)
+		namestrcpy(&shown, name);
+	values[SCOPE_SCOPE] = CStringGetTextDatum(scope->scope);
+	values[SCOPE_ROLE] = NameGetDatum(&shown);
+	values[SCOPE_ROLE_EXISTS] = BoolGetDatum(name != NULL);
+	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+}
+
+Datum
+leaselock_internal_scope_rows(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *result = begin_result_rows(fcinfo, "internal_scope_rows",
+											  scope_types, SCOPE_COLUMNS);
+	bool		all = may_register_scopes();
+	ListCell   *cell;
+
+	foreach(cell, store_list_scopes())
+	{
+		const ScopeRow *scope = (ScopeRow *) lfirst(cell);
+
+		if (all || may_see_scope(scope->scope))
+			put_scope_row(result, scope);
+	}
 	return (Datum) 0;
 }

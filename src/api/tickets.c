@@ -48,6 +48,7 @@ enum
 	ANSWER_HOLDER,
 	ANSWER_HOLDER_ROLE,
 	ANSWER_REQUEST_ID,
+	ANSWER_NOTE,
 	ANSWER_COLUMNS
 };
 
@@ -60,7 +61,8 @@ enum
 
 static const Oid answer_types[ANSWER_COLUMNS] = {
 	UUIDOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, INT8OID, INT4OID, INT4OID,
-	TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, INT8OID, TEXTOID, NAMEOID, UUIDOID
+	TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, INT8OID, TEXTOID, NAMEOID, UUIDOID,
+	TEXTOID
 };
 
 /*
@@ -129,6 +131,7 @@ answer_datum(FunctionCallInfo fcinfo, const LeaseAnswer *answer)
 	SET_ANSWER(ANSWER_HOLDER_ROLE, role_name_datum(answer->holder.role), foreign);
 	SET_ANSWER(ANSWER_REQUEST_ID, UUIDPGetDatum(&ticket->request_id),
 			   ticket->has_request_id);
+	SET_ANSWER(ANSWER_NOTE, text_or_null(ticket->note), ticket->note);
 
 #undef SET_ANSWER
 
@@ -181,10 +184,11 @@ new_ticket(const LockKey *key)
 
 /*
  * Reads the arguments of lease_acquire, and of lease_acquire_wait, whose wait
- * goes into *wait_us.
+ * goes into *wait_us.  The note comes last, and so after those that the
+ * procedure answers in.
  */
 LeaseEvent
-acquire_event(FunctionCallInfo fcinfo, int64 *wait_us)
+acquire_event(FunctionCallInfo fcinfo, int note_argno, int64 *wait_us)
 {
 	const char *name = argument_text(fcinfo, 0, "name");
 	const char *owner = argument_text(fcinfo, 1, "owner");
@@ -197,6 +201,7 @@ acquire_event(FunctionCallInfo fcinfo, int64 *wait_us)
 	event.has_request_id = !PG_ARGISNULL(5);
 	if (event.has_request_id)
 		event.request_id = *PG_GETARG_UUID_P(5);
+	event.note = argument_note(fcinfo, note_argno, "note");
 	event.who = caller_identity(owner);
 	event.ticket = new_ticket(&event.key);
 	return event;
@@ -206,7 +211,7 @@ Datum
 leaselock_lease_acquire(PG_FUNCTION_ARGS)
 {
 	int64		wait_us;
-	LeaseEvent	event = acquire_event(fcinfo, &wait_us);
+	LeaseEvent	event = acquire_event(fcinfo, 6, &wait_us);
 	LeaseAnswer answer;
 
 	require_writable("lease_acquire()");

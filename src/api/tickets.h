@@ -13,6 +13,7 @@
 #include "core/lease.h"
 #include "fmgr.h"
 
-extern LeaseEvent acquire_event(FunctionCallInfo fcinfo, int64 *wait_us);
+extern LeaseEvent acquire_event(FunctionCallInfo fcinfo, int note_argno,
+								int64 *wait_us);
 
 #endif							/* LEASELOCK_TICKETS_H */

@@ -14,6 +14,7 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "access/sysattr.h"
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
 #include "executor/spi.h"
@@ -31,14 +32,9 @@
 
 PG_FUNCTION_INFO_V1(leaselock_fence_guard);
 PG_FUNCTION_INFO_V1(leaselock_fence_monotonic);
-PG_FUNCTION_INFO_V1(leaselock_announce_rows);
+PG_FUNCTION_INFO_V1(leaselock_internal_announce_rows);
 
 #define DEFAULT_SCOPE	"public"
-
-#define GUARD_USAGE \
-	"Write BEFORE INSERT OR UPDATE ... FOR EACH ROW EXECUTE FUNCTION leaselock.fence_guard('column', 'fence_column', 'lock name' [, 'scope']), " \
-	"or fence_guard('columns', 'fence_column', 'name_column' [, 'scope_column']), " \
-	"or BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ... FOR EACH STATEMENT EXECUTE FUNCTION leaselock.fence_guard('transaction', 'lock name' [, 'scope'])."
 
 #define MONOTONIC_USAGE \
 	"Write BEFORE UPDATE ... FOR EACH ROW EXECUTE FUNCTION leaselock.fence_monotonic('fence_column')."
@@ -49,6 +45,22 @@ typedef enum GuardForm
 	GUARD_COLUMNS,				/* and names its lock */
 	GUARD_TRANSACTION			/* the transaction has checked its fence */
 } GuardForm;
+
+/* How a trigger of each form is written. */
+static const char *const guard_usage[] = {
+	[GUARD_COLUMN] =
+	"Write BEFORE INSERT OR UPDATE ... FOR EACH ROW EXECUTE FUNCTION leaselock.fence_guard('column', 'fence_column', 'lock name' [, 'scope']).",
+	[GUARD_COLUMNS] =
+	"Write BEFORE INSERT OR UPDATE ... FOR EACH ROW EXECUTE FUNCTION leaselock.fence_guard('columns', 'fence_column', 'name_column' [, 'scope_column']).",
+	[GUARD_TRANSACTION] =
+	"Write BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ... FOR EACH STATEMENT EXECUTE FUNCTION leaselock.fence_guard('transaction', 'lock name' [, 'scope'])."
+};
+
+static const char *const guard_forms[] = {
+	[GUARD_COLUMN] = "column",
+	[GUARD_COLUMNS] = "columns",
+	[GUARD_TRANSACTION] = "transaction"
+};
 
 /* What the arguments of one trigger say. */
 typedef struct Guard
@@ -133,65 +145,83 @@ constant_key(FunctionCallInfo fcinfo, const char *name, const char *scope)
 						 MemoryContextStrdup(context, name));
 }
 
+/*
+ * The form that the first argument names, NULL if there is none.  Where it names none, the hint shows
+ * the form that the trigger's timing speaks for.
+ */
+static GuardForm
+find_form(const TriggerData *data, const char *form)
+{
+	bool		for_row = TRIGGER_FIRED_FOR_ROW(data->tg_event);
+
+	for (int i = 0; i < (int) lengthof(guard_forms); i++)
+	{
+		if (form != NULL && strcmp(form, guard_forms[i]) == 0)
+			return (GuardForm) i;
+	}
+	reject_arguments("fence_guard()",
+					 form == NULL ? "there are none" :
+					 psprintf("the first must be 'column', 'columns' or 'transaction', not \"%s\"",
+							  shown_value(form)),
+					 guard_usage[for_row ? GUARD_COLUMN : GUARD_TRANSACTION]);
+	return GUARD_COLUMN;		/* not reached */
+}
+
 static void
 parse_guard(FunctionCallInfo fcinfo, const TriggerData *data, Guard *guard)
 {
 	const char *function = "fence_guard()";
 	int			count = data->tg_trigger->tgnargs;
 	char	  **args = data->tg_trigger->tgargs;
-	const char *form = count > 0 ? args[0] : "";
+	const char *usage;
+	int			least;
 
-	if (strcmp(form, "transaction") == 0 && (count == 2 || count == 3))
+	guard->form = find_form(data, count > 0 ? args[0] : NULL);
+	usage = guard_usage[guard->form];
+	least = guard->form == GUARD_TRANSACTION ? 2 : 3;
+	if (count < least || count > least + 1)
+		reject_arguments(function,
+						 psprintf("form '%s' with %d argument%s",
+								  guard_forms[guard->form], count,
+								  count == 1 ? "" : "s"), usage);
+	if (guard->form == GUARD_COLUMNS)
 	{
-		guard->form = GUARD_TRANSACTION;
-		guard->key = constant_key(fcinfo, args[1],
-								  count == 3 ? args[2] : DEFAULT_SCOPE);
-		return;
-	}
-	if (strcmp(form, "column") == 0 && (count == 3 || count == 4))
-	{
-		guard->form = GUARD_COLUMN;
-		guard->key = constant_key(fcinfo, args[2],
-								  count == 4 ? args[3] : DEFAULT_SCOPE);
-	}
-	else if (strcmp(form, "columns") == 0 && (count == 3 || count == 4))
-	{
-		guard->form = GUARD_COLUMNS;
 		guard->name_column = find_column(data, args[2], TEXTOID, function,
-										 GUARD_USAGE);
-		guard->scope_column = count == 3 ? 0 :
-			find_column(data, args[3], TEXTOID, function, GUARD_USAGE);
+										 usage);
+		guard->scope_column = count == least ? 0 :
+			find_column(data, args[3], TEXTOID, function, usage);
 	}
 	else
-		reject_arguments(function,
-						 count == 0 ? "there are none" :
-						 psprintf("form \"%s\" with %d argument%s",
-								  shown_value(form), count,
-								  count == 1 ? "" : "s"),
-						 GUARD_USAGE);
-	guard->fence_column = find_column(data, args[1], INT8OID, function,
-									  GUARD_USAGE);
+		guard->key = constant_key(fcinfo, args[least - 1],
+								  count > least ? args[least] : DEFAULT_SCOPE);
+	if (guard->form != GUARD_TRANSACTION)
+		guard->fence_column = find_column(data, args[1], INT8OID, function,
+										  usage);
 }
 
 static void
 require_guard_timing(const Guard *guard, TriggerEvent event)
 {
 	const char *function = "fence_guard()";
+	const char *usage = guard_usage[guard->form];
 
+	if (TRIGGER_FIRED_INSTEAD(event))
+		reject_timing(function, "cannot guard a view",
+					  "Put the trigger on the table that the view is of.");
 	if (!TRIGGER_FIRED_BEFORE(event))
-		reject_timing(function, "must be fired BEFORE", GUARD_USAGE);
+		reject_timing(function, "must be fired BEFORE", usage);
 	if (guard->form == GUARD_TRANSACTION && TRIGGER_FIRED_FOR_ROW(event))
 		reject_timing(function,
 					  "in the form 'transaction' must be fired FOR EACH STATEMENT",
-					  GUARD_USAGE);
+					  usage);
 	if (guard->form != GUARD_TRANSACTION && TRIGGER_FIRED_FOR_STATEMENT(event))
 		reject_timing(function,
 					  "in the forms 'column' and 'columns' must be fired FOR EACH ROW",
-					  GUARD_USAGE);
+					  usage);
 	if (guard->form != GUARD_TRANSACTION && TRIGGER_FIRED_BY_DELETE(event))
 		reject_timing(function,
 					  "in the forms 'column' and 'columns' must not be fired by DELETE, which has no new row",
-					  GUARD_USAGE);
+					  usage);
 }
 
 /*
@@ -257,6 +287,27 @@ get_text_column(const TriggerData *data, HeapTuple row, int column)
 	return value;
 }
 
+/*
+ * What to do about the stale fence of a row, where more is known than that it is
+ * stale: the UPDATE has left it as it was.  NULL otherwise.
+ */
+static const char *
+unset_fence_hint(const TriggerData *data, const Guard *guard, int64 fence)
+{
+	TupleDesc	desc = RelationGetDescr(data->tg_relation);
+	int			column = guard->fence_column;
+	bool		isnull;
+
+	if (!TRIGGER_FIRED_BY_UPDATE(data->tg_event) ||
+		bms_is_member(column - FirstLowInvalidHeapAttributeNumber,
+					  data->tg_updatedcols) ||
+		DatumGetInt64(heap_getattr(data->tg_trigtuple, column, desc,
+								   &isnull)) != fence || isnull)
+		return NULL;
+	return psprintf("The UPDATE does not set column \"%s\", so the row keeps the fence that it was last written with. Set the column to the fence of your grant.",
+					NameStr(TupleDescAttr(desc, column - 1)->attname));
+}
+
 static void
 guard_row(const TriggerData *data, const Guard *guard)
 {
@@ -269,7 +320,9 @@ guard_row(const TriggerData *data, const Guard *guard)
 		key = make_lock_key(guard->scope_column == 0 ? DEFAULT_SCOPE :
 							get_text_column(data, row, guard->scope_column),
 							get_text_column(data, row, guard->name_column));
-	fence_assert(&key, fence, false);
+	if (!fence_check(&key, fence, false))
+		fence_assert(&key, fence, false,
+					 unset_fence_hint(data, guard, fence));
 }
 
 Datum
@@ -336,9 +389,9 @@ leaselock_fence_monotonic(PG_FUNCTION_ARGS)
  * changes by itself.
  */
 Datum
-leaselock_announce_rows(PG_FUNCTION_ARGS)
+leaselock_internal_announce_rows(PG_FUNCTION_ARGS)
 {
-	TriggerData *data = require_trigger(fcinfo, "announce_rows()");
+	TriggerData *data = require_trigger(fcinfo, "internal_announce_rows()");
 
 	store_announce_rows(data->tg_relation);
 	return PointerGetDatum(NULL);

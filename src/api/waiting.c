@@ -40,7 +40,7 @@ require_commit(FunctionCallInfo fcinfo, const char *procedure)
 			(errcode(ERRCODE_INVALID_TRANSACTION_TERMINATION),
 			 errmsg("%s cannot wait here, because it commits between looks",
 					procedure),
-			 errhint("CALL it by itself: not in a transaction block, a function, an exception block or a pipeline. There, poll with lease_get().")));
+			 errhint("CALL it by itself: not in a transaction block, a function, an exception block or a pipeline. There, poll with lease_get(). A driver without autocommit has opened a transaction block by itself.")));
 }
 
 static const Oid result_types[] = {UUIDOID, TEXTOID, INT8OID, TIMESTAMPTZOID};
@@ -108,7 +108,7 @@ Datum
 leaselock_lease_acquire_wait(PG_FUNCTION_ARGS)
 {
 	int64		wait_us;
-	LeaseEvent	event = acquire_event(fcinfo, &wait_us);
+	LeaseEvent	event = acquire_event(fcinfo, 10, &wait_us);
 	TupleDesc	desc;
 	LeaseAnswer answer;
 

@@ -16,6 +16,7 @@
  *	child	the command: its process group, terminal and status
  *	run		a command under a lease
  *	command	the other subcommands
+ *	journal	events
  *	help	what one subcommand takes
  *	options, main
  *
@@ -54,6 +55,9 @@ typedef enum ExitCode
 /* 36500 days, the longest time that the server knows. */
 #define MAX_SECONDS		3153600000.0
 
+/* The longest note that the server takes. */
+#define MAX_NOTE_BYTES	1000
+
 /* help.c */
 
 extern void print_help(const char *usage, const char *command);
@@ -72,16 +76,23 @@ typedef struct Options
 	const char *scope;			/* NULL: all, for status */
 	const char *request;		/* never NULL for acquire and run */
 	bool		request_is_known;	/* to who called, for it was given */
+	const char *note;			/* for people; NULL: none */
+	bool		note_is_made_up;
 	const char *fence;
 	const char *lease;			/* seconds, as given; NULL if not */
 	double		lease_seconds;
 	double		wait_seconds;
+	const char *at_least;		/* seconds, as given; NULL if not */
 	const char *grace;			/* seconds, as given; NULL if not */
 	double		grace_seconds;
 	double		interval_seconds;
 	bool		json;
 	bool		quiet;
 	bool		watch;
+	bool		queue;			/* tickets instead of locks */
+	bool		all;			/* lapsed ones, too */
+	const char *since;			/* of events; NULL: from the first, or now */
+	bool		follow;
 	char	  **argv;			/* the command of run */
 } Options;
 
@@ -93,12 +104,16 @@ extern Command parse_options(int argc, char **argv, Options *options);
 
 extern void set_text_encoding(const char *name);
 extern void clean_text(char *text);
+extern void cut_text(char *text, size_t most);
 extern void put_text(FILE *stream, const char *value);
 extern void put_json(FILE *stream, const char *value);
 extern int	text_width(const char *value);
+extern void format_length(char *buffer, size_t size, int64_t ms);
 extern void show_status_line(const Options *options, const char *format,...)
 			__attribute__((format(printf, 2, 3)));
 extern void clear_status_line(void);
+extern void complain_of_lines(const char *message, const char *format,...)
+			__attribute__((format(printf, 2, 3)));
 extern void complain(const char *format,...)
 			__attribute__((format(printf, 1, 2)));
 extern void complain_args(const char *format, va_list args)
@@ -121,7 +136,11 @@ extern void close_wake_pipe(void);
 /* output.c */
 
 extern void print_line(const char *line);
+extern void print_lines(const char *lines);
 extern void print_json(const PGresult *answer);
+extern void print_json_row(const PGresult *answer, int row);
+extern void print_cells(const char *const *cells, const int *widths,
+						int count, int colored, const char *color);
 extern void print_record(const PGresult *answer);
 extern void print_table(const PGresult *answer);
 extern void print_heading(const char *heading);
@@ -132,15 +151,20 @@ extern bool write_output(void);
 typedef enum Ask
 {
 	ASK_ACQUIRE,
+	ASK_ACQUIRE_LONG,
 	ASK_GET,
 	ASK_RENEW,
 	ASK_RELEASE,
+	ASK_HOLD,
 	ASK_STATUS,
 	ASK_PEEK,
-	ASK_BREAK
+	ASK_QUEUE,
+	ASK_BREAK,
+	ASK_PRESENT,
+	ASK_EVENTS
 } Ask;
 
-#define MAX_PARAMETERS	6
+#define MAX_PARAMETERS	7
 
 typedef struct Question
 {
@@ -171,6 +195,7 @@ extern void read_ticket(const PGresult *answer, Ticket *ticket);
 extern ExitCode ticket_exit_code(const char *state);
 extern bool ticket_is_live(const char *state);
 extern bool is_uuid(const char *value);
+extern void next_uuid(char *uuid);
 extern bool is_number(const char *value, int64_t least, int64_t most);
 
 /* link.c */
@@ -220,6 +245,7 @@ extern void link_drop(Link *link, const char *reason);
 extern void link_close(Link *link);
 extern bool link_may_recover(const Link *link);
 extern bool link_outcome_is_open(const Link *link);
+extern ExitCode complain_of_failure(const Link *link);
 extern ExitCode link_exit_code(const Link *link);
 extern void link_sleep(Link *link, int fd, Instant until);
 
@@ -227,6 +253,8 @@ extern void link_sleep(Link *link, int fd, Instant until);
 
 extern ExitCode acquire(Link *link, const Options *options, Ticket *ticket);
 extern bool give_back(Link *link, Ticket *ticket, Instant ends_at);
+extern bool stay_taken(Link *link, const Options *options,
+					   const Ticket *ticket, Instant ends_at);
 extern int64_t back_off_ms(int failures);
 
 /* watchdog.c */
@@ -283,5 +311,10 @@ extern ExitCode heartbeat_command(const Options *options);
 extern ExitCode release_command(const Options *options);
 extern ExitCode status_command(const Options *options);
 extern ExitCode break_command(const Options *options);
+extern ExitCode write_failed(void);
+
+/* journal.c */
+
+extern ExitCode events_command(const Options *options);
 
 #endif							/* LEASELOCK_CLI_H */

@@ -20,21 +20,6 @@
 #define STATUS_ANSWER_MS	30000
 
 /*
- * complain_of_failure
- *	  The link's error, with a hint where the extension is not there.
- */
-static ExitCode
-complain_of_failure(const Link *link)
-{
-	complain("%s", link->error);
-	if (strcmp(link->sqlstate, "3F000") == 0 ||
-		strcmp(link->sqlstate, "42883") == 0 ||
-		strcmp(link->sqlstate, "42P01") == 0)
-		complain("is the extension there? CREATE EXTENSION leaselock");
-	return link_exit_code(link);
-}
-
-/*
  * ask
  *	  One question and its answer.  A signal that is caught ends it.
  */
@@ -42,7 +27,8 @@ static bool
 ask(Link *link, Ask what, const char *const *parameters)
 {
 	link_ask(link, what, parameters, now() +
-			 (what == ASK_STATUS ? STATUS_ANSWER_MS : ANSWER_MS));
+			 (what == ASK_STATUS || what == ASK_QUEUE ? STATUS_ANSWER_MS :
+			  ANSWER_MS));
 	return link_await(link, true) == ANSWERED;
 }
 
@@ -59,7 +45,7 @@ print_answer(const Options *options, const PGresult *answer)
  * write_failed
  *	  An answer that could not be written is not one.
  */
-static ExitCode
+ExitCode
 write_failed(void)
 {
 	int			reason = errno;
@@ -207,9 +193,13 @@ break_command(const Options *options)
 static bool
 ask_status(Link *link, const Options *options)
 {
-	const char *lock[] = {options->name, options->scope};
-	const char *scope[] = {options->scope};
+	const char *all = options->all ? "true" : "false";
+	const char *lock[] = {options->name, options->scope, all};
+	const char *scope[] = {options->scope, all};
+	const char *queue[] = {options->scope, options->name};
 
+	if (options->queue)
+		return ask(link, ASK_QUEUE, queue);
 	return options->name ? ask(link, ASK_PEEK, lock) :
 		ask(link, ASK_STATUS, scope);
 }
@@ -258,9 +248,9 @@ show_status(const Link *link, const Options *options, bool answered,
 	if (answered)
 		print_status(options, link->answer);
 	else if (options->json)
-		complain("%s", link->error);
+		complain_of_lines(link->error, "%s", "");
 	else
-		print_line(link->error);
+		print_lines(link->error);
 	return write_output();
 }
 

@@ -46,6 +46,7 @@ static const struct
 	{"heartbeat", "makes a held ticket last a full lease from now"},
 	{"release", "gives a ticket back, or cancels its wait"},
 	{"status", "shows the locks that are held or waited for"},
+	{"events", "shows what became of locks, and goes on with what happens"},
 	{"break", "ends the grant that has that fence, for operators"},
 	{"run", "runs a command while it holds a lock, and ends it with the lease"},
 };

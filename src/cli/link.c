@@ -57,21 +57,30 @@ link_close(Link *link)
 
 /*
  * note_error
- *	  Keeps a message of libpq's, on one line.
+ *	  Keeps a message, of libpq's with its lines.
  */
 static void
-note_error(Link *link, const char *message)
+note_error(Link *link, const char *message, bool with_lines)
 {
+	char	   *error = link->error;
 	size_t		length = 0;
 
 	for (; *message && length < sizeof(link->error) - 1; message++)
-		if (*message != '\n' && *message != '\t')
-			link->error[length++] = *message;
-		else if (length > 0 && link->error[length - 1] != ' ')
-			link->error[length++] = ' ';
-	while (length > 0 && link->error[length - 1] == ' ')
+		if (*message == '\n' && with_lines)
+		{
+			while (length > 0 && error[length - 1] == ' ')
+				length--;
+			if (length > 0 && error[length - 1] != '\n')
+				error[length++] = '\n';
+		}
+		else if (*message != '\n' && *message != '\t')
+			error[length++] = *message;
+		else if (length > 0 && error[length - 1] != ' ' &&
+				 error[length - 1] != '\n')
+			error[length++] = ' ';
+	while (length > 0 && (error[length - 1] == ' ' || error[length - 1] == '\n'))
 		length--;
-	link->error[length] = '\0';
+	error[length] = '\0';
 }
 
 /*
@@ -81,7 +90,7 @@ note_error(Link *link, const char *message)
 void
 link_drop(Link *link, const char *reason)
 {
-	note_error(link, reason);
+	note_error(link, reason, true);
 	link->sqlstate[0] = '\0';
 	PQfinish(link->conn);
 	link->conn = NULL;
@@ -411,7 +420,7 @@ note_server_error(Link *link)
 		fields[i] = PQresultErrorField(link->answer, codes[i]);
 	if (sqlstate == NULL || fields[0] == NULL)
 	{
-		note_error(link, PQresultErrorMessage(link->answer));
+		note_error(link, PQresultErrorMessage(link->answer), true);
 		return;
 	}
 	snprintf(link->sqlstate, sizeof(link->sqlstate), "%s", sqlstate);
@@ -419,7 +428,7 @@ note_server_error(Link *link)
 			 fields[0], link->sqlstate, fields[1] ? ". " : "",
 			 fields[1] ? fields[1] : "", fields[2] ? " " : "",
 			 fields[2] ? fields[2] : "");
-	note_error(link, message);
+	note_error(link, message, false);
 }
 
 /*
@@ -672,6 +681,21 @@ link_outcome_is_open(const Link *link)
 
 	return link->sent && (link->sqlstate[0] == '\0' ||
 						  sqlstate_is_one_of(link, open));
+}
+
+/*
+ * complain_of_failure
+ *	  Says what it was, with a hint where the extension is not there.
+ */
+ExitCode
+complain_of_failure(const Link *link)
+{
+	static const char *const missing[] = {"3F000", "42883", "42P01", NULL};
+
+	complain_of_lines(link->error, "%s", "");
+	if (sqlstate_is_one_of(link, missing))
+		complain("is the extension there, in its present version? CREATE EXTENSION leaselock");
+	return link_exit_code(link);
 }
 
 /*

@@ -29,6 +29,7 @@
 #define STATUS			(1 << 4)
 #define BREAK			(1 << 5)
 #define RUN				(1 << 6)
+#define EVENTS			(1 << 7)
 #define EVERY			(~0)
 
 typedef struct Subcommand
@@ -46,6 +47,7 @@ static const Subcommand subcommands[] = {
 	{"status", STATUS, status_command},
 	{"break", BREAK, break_command},
 	{"run", RUN, run_command},
+	{"events", EVENTS, events_command},
 };
 
 #define SUBCOMMANDS ((int) (sizeof(subcommands) / sizeof(subcommands[0])))
@@ -56,13 +58,20 @@ enum
 	OPT_OWNER = 256,
 	OPT_LEASE,
 	OPT_WAIT,
+	OPT_AT_LEAST,
 	OPT_SCOPE,
 	OPT_REQUEST,
+	OPT_NOTE,
 	OPT_FENCE,
 	OPT_GRACE,
 	OPT_JSON,
 	OPT_WATCH,
+	OPT_QUEUE,
+	OPT_ALL,
 	OPT_INTERVAL,
+	OPT_NAME,
+	OPT_SINCE,
+	OPT_FOLLOW,
 	OPT_HELP
 };
 
@@ -74,13 +83,20 @@ static const struct option long_options[] = {
 	{"owner", required_argument, NULL, OPT_OWNER},
 	{"lease-seconds", required_argument, NULL, OPT_LEASE},
 	{"wait-seconds", required_argument, NULL, OPT_WAIT},
+	{"at-least-seconds", required_argument, NULL, OPT_AT_LEAST},
 	{"scope", required_argument, NULL, OPT_SCOPE},
 	{"request-uuid", required_argument, NULL, OPT_REQUEST},
+	{"note", required_argument, NULL, OPT_NOTE},
 	{"fence", required_argument, NULL, OPT_FENCE},
 	{"grace", required_argument, NULL, OPT_GRACE},
 	{"json", no_argument, NULL, OPT_JSON},
 	{"watch", no_argument, NULL, OPT_WATCH},
+	{"queue", no_argument, NULL, OPT_QUEUE},
+	{"all", no_argument, NULL, OPT_ALL},
 	{"interval", required_argument, NULL, OPT_INTERVAL},
+	{"name", required_argument, NULL, OPT_NAME},
+	{"since", required_argument, NULL, OPT_SINCE},
+	{"follow", no_argument, NULL, OPT_FOLLOW},
 	{"quiet", no_argument, NULL, 'q'},
 	{"version", no_argument, NULL, 'V'},
 	{"help", no_argument, NULL, OPT_HELP},
@@ -92,9 +108,10 @@ static const struct option long_options[] = {
 /* In the order of long_options. */
 static const int takers[] = {
 	EVERY, EVERY, EVERY, EVERY,
-	ACQUIRE | RUN, ACQUIRE | RUN | HEARTBEAT, ACQUIRE | RUN,
-	ACQUIRE | RUN | STATUS | BREAK, ACQUIRE, BREAK, RUN,
-	EVERY & ~RUN, STATUS, STATUS, EVERY, EVERY, EVERY
+	ACQUIRE | RUN, ACQUIRE | RUN | HEARTBEAT, ACQUIRE | RUN, RUN,
+	ACQUIRE | RUN | STATUS | BREAK | EVENTS, ACQUIRE, ACQUIRE | RUN, BREAK, RUN,
+	EVERY & ~RUN, STATUS, STATUS, STATUS, STATUS, EVENTS, EVENTS, EVENTS,
+	EVERY, EVERY, EVERY
 };
 
 #define OPTIONS ((int) (sizeof(takers) / sizeof(takers[0])))
@@ -104,27 +121,40 @@ static const char *const usage_text =
 "\n"
 "Usage:\n"
 "  leaselock acquire NAME --owner OWNER [--lease-seconds N] [--wait-seconds N]\n"
-"                    [--scope SCOPE] [--request-uuid UUID] [--json]\n"
+"                    [--scope SCOPE] [--request-uuid UUID] [--note TEXT] [--json]\n"
 "  leaselock get TICKET [--json]\n"
 "  leaselock heartbeat TICKET [--lease-seconds N] [--json]\n"
 "  leaselock release TICKET [--json]\n"
-"  leaselock status [NAME] [--scope SCOPE] [--json] [--watch [--interval N]]\n"
+"  leaselock status [NAME] [--scope SCOPE] [--all | --queue] [--json]\n"
+"                    [--watch [--interval N]]\n"
+"  leaselock events [--scope SCOPE] [--name NAME] [--since TIME] [--json]\n"
+"                    [--follow]\n"
 "  leaselock break NAME --fence FENCE [--scope SCOPE] [--json]\n"
 "  leaselock run NAME [--owner OWNER] [--lease-seconds N] [--wait-seconds N]\n"
-"                    [--scope SCOPE] [--grace N] -- COMMAND [ARGUMENT]...\n"
+"                    [--at-least-seconds N] [--scope SCOPE] [--note TEXT]\n"
+"                    [--grace N] -- COMMAND [ARGUMENT]...\n"
 "\n"
 "Options:\n"
 "      --owner OWNER       the party that works; run makes one up unless given\n"
 "      --lease-seconds N   how long the lease lasts unless renewed (60)\n"
-"      --wait-seconds N    how long to wait for a turn (0)\n"
+"      --wait-seconds N    how long to wait for a turn (0); inf: for ever\n"
+"      --at-least-seconds N\n"
+"                          how long the lock stays taken, from its grant on, if\n"
+"                          the command ends sooner (0)\n"
 "      --scope SCOPE       the namespace of NAME (public)\n"
 "      --request-uuid UUID names the acquisition, so that it can be repeated\n"
+"      --note TEXT         is shown with the lease; run makes one up unless given\n"
 "      --fence FENCE       the grant to end, as status shows it\n"
 "      --grace N           seconds between TERM and KILL, at most half of the\n"
 "                          lease (5, or a quarter of the lease if that is less)\n"
+"      --all               lapsed leases, too\n"
+"      --queue             the tickets that hold and wait, in their order\n"
 "      --json              one JSON object a line\n"
 "      --watch             show the status again and again\n"
 "      --interval N        seconds between two looks (2)\n"
+"      --name NAME         only events of that lock\n"
+"      --since TIME        only events from then on, as the server reads a time\n"
+"      --follow            go on with what happens; from now on, unless --since\n"
 "  -q, --quiet             no status line, no warnings that pass\n"
 "  -V, --version           show the version, then exit\n"
 "      --help              show this help, then exit\n"
@@ -180,6 +210,15 @@ check_seconds(const char *option, const char *value, double least, double most)
 	return seconds;
 }
 
+static void
+check_characters(const char *what, const char *value)
+{
+	for (size_t i = 0; value[i]; i++)
+		if ((unsigned char) value[i] < 32 || value[i] == 127)
+			usage_error("%s must not contain control characters (byte %zu of it is %d)",
+						what, i + 1, value[i]);
+}
+
 /*
  * check_label
  *	  The server's rules for scope, name and owner.
@@ -191,12 +230,19 @@ check_label(const char *what, const char *value)
 
 	if (length < 1 || length > 255)
 		usage_error("%s must be 1 to 255 bytes long, not %zu", what, length);
-	for (size_t i = 0; i < length; i++)
-		if ((unsigned char) value[i] < 32 || value[i] == 127)
-			usage_error("%s must not contain control characters (byte %zu of it is %d)",
-						what, i + 1, value[i]);
+	check_characters(what, value);
 	if (value[0] == ' ' || value[length - 1] == ' ')
 		usage_error("%s must not begin or end with a space: \"%s\"", what, value);
+	return value;
+}
+
+static const char *
+check_note(const char *value)
+{
+	if (strlen(value) > MAX_NOTE_BYTES)
+		usage_error("--note must be at most %d bytes long, not %zu",
+					MAX_NOTE_BYTES, strlen(value));
+	check_characters("--note", value);
 	return value;
 }
 
@@ -280,8 +326,12 @@ set_option(Options *options, int option, const char *value)
 			options->lease = value;
 			break;
 		case OPT_WAIT:
-			options->wait_seconds = check_seconds("--wait-seconds", value,
-												  0, MAX_SECONDS);
+			options->wait_seconds = strcmp(value, "inf") == 0 ? MAX_SECONDS :
+				check_seconds("--wait-seconds", value, 0, MAX_SECONDS);
+			break;
+		case OPT_AT_LEAST:
+			(void) check_seconds("--at-least-seconds", value, 0, MAX_SECONDS);
+			options->at_least = value;
 			break;
 		case OPT_SCOPE:
 			options->scope = check_label("--scope", value);
@@ -289,6 +339,9 @@ set_option(Options *options, int option, const char *value)
 		case OPT_REQUEST:
 			options->request = check_uuid("--request-uuid", value);
 			options->request_is_known = true;
+			break;
+		case OPT_NOTE:
+			options->note = check_note(value);
 			break;
 		case OPT_FENCE:
 			options->fence = check_fence(value);
@@ -301,6 +354,21 @@ set_option(Options *options, int option, const char *value)
 			break;
 		case OPT_WATCH:
 			options->watch = true;
+			break;
+		case OPT_QUEUE:
+			options->queue = true;
+			break;
+		case OPT_ALL:
+			options->all = true;
+			break;
+		case OPT_NAME:
+			options->name = check_label("--name", value);
+			break;
+		case OPT_SINCE:
+			options->since = value;
+			break;
+		case OPT_FOLLOW:
+			options->follow = true;
 			break;
 		case OPT_INTERVAL:
 			options->interval_seconds = check_seconds("--interval", value,
@@ -419,12 +487,16 @@ complete(Options *options, int bit, const char *subcommand,
 		options->ticket = check_uuid("TICKET", operand);
 		return;
 	}
-	if (bit != STATUS)
+	if (bit == EVENTS && operand)
+		usage_error("events takes its NAME as --name: \"%s\"", operand);
+	if (!(bit & (STATUS | EVENTS)))
 		require_operand(subcommand, "NAME", operand);
 	if (operand)
 		options->name = check_label("NAME", operand);
+	if (options->queue && options->all)
+		usage_error("--queue shows live tickets alone: it goes without --all");
 	if (bit == BREAK && options->fence == NULL)
-		usage_error("break needs --fence");
+		usage_error("break needs --fence; \"leaselock status %s\" shows it", operand);
 	if (bit == ACQUIRE && options->owner == NULL)
 		usage_error("acquire needs --owner");
 	if (options->scope == NULL && operand)
@@ -441,6 +513,28 @@ complete(Options *options, int bit, const char *subcommand,
 				 options->request);
 		options->owner = owner;
 	}
+}
+
+/*
+ * make_note
+ *	  "host:pid command", as much of it as a note may hold.  A character has
+ *	  one byte at least when it is cleaned, and had at most two if it went.
+ */
+static const char *
+make_note(char *const *command)
+{
+	static char note[4 * MAX_NOTE_BYTES];
+	char		host[128] = "";
+	size_t		length;
+
+	gethostname(host, sizeof(host) - 1);
+	length = snprintf(note, sizeof(note), "%s:%ld", host, (long) getpid());
+	for (; *command && length < sizeof(note); command++)
+		length += snprintf(note + length, sizeof(note) - length, " %s",
+						   *command);
+	clean_text(note);
+	cut_text(note, MAX_NOTE_BYTES);
+	return note;
 }
 
 /*
@@ -464,15 +558,30 @@ set_lease(Options *options, int bit)
 											   0, most);
 }
 
+static const char *
+list_subcommands(void)
+{
+	static char list[256];
+	size_t		length = 0;
+
+	for (int i = 0; i < SUBCOMMANDS; i++)
+		length += snprintf(list + length, sizeof(list) - length, "%s%s",
+						   i == 0 ? "" : i < SUBCOMMANDS - 1 ? ", " : " and ",
+						   subcommands[i].name);
+	return list;
+}
+
 static int
 find_subcommand(const char *name)
 {
 	if (name == NULL)
-		usage_error("no subcommand is given");
+		usage_error("no subcommand is given; there are %s",
+					list_subcommands());
 	for (int i = 0; i < SUBCOMMANDS; i++)
 		if (strcmp(subcommands[i].name, name) == 0)
 			return i;
-	usage_error("there is no subcommand \"%s\"", name);
+	usage_error("there is no subcommand \"%s\"; there are %s", name,
+				list_subcommands());
 }
 
 /*
@@ -509,5 +618,10 @@ parse_options(int argc, char **argv, Options *options)
 		usage_error("run needs \"--\" and a COMMAND after its options");
 	if (bit != RUN && optind < argc)
 		usage_error("too many arguments: \"%s\"", argv[optind]);
+	if (bit == RUN && options->note == NULL)
+	{
+		options->note = make_note(options->argv);
+		options->note_is_made_up = true;
+	}
 	return subcommands[found].command;
 }

@@ -63,15 +63,90 @@ print_line(const char *line)
 	putc('\n', output);
 }
 
+/*
+ * print_lines
+ *	  What complain() would say, as a part of the output.
+ */
+void
+print_lines(const char *lines)
+{
+	while (*lines)
+	{
+		size_t		length = strcspn(lines, "\n");
+		char	   *line = strndup(lines, length);
+
+		if (line)
+			print_line(line);
+		free(line);
+		lines += length + (lines[length] == '\n');
+	}
+}
+
+void
+print_json_row(const PGresult *answer, int row)
+{
+	put_json(open_output(), PQgetvalue(answer, row, PQnfields(answer) - 1));
+	putc('\n', output);
+}
+
 void
 print_json(const PGresult *answer)
 {
 	open_output();
 	for (int row = 0; row < PQntuples(answer); row++)
-	{
-		put_json(output, PQgetvalue(answer, row, PQnfields(answer) - 1));
-		putc('\n', output);
-	}
+		print_json_row(answer, row);
+}
+
+/* ---------------------------------------------------------------------
+ * For people
+ * ---------------------------------------------------------------------
+ */
+
+#define MOST_HEADING	64
+
+/*
+ * is_length
+ *	  Whether a column is a length of time, in milliseconds.
+ */
+static bool
+is_length(const PGresult *answer, int column)
+{
+	const char *name = PQfname(answer, column);
+	size_t		length = strlen(name);
+
+	return length > 3 && strcmp(name + length - 3, "_ms") == 0;
+}
+
+/*
+ * column_heading
+ *	  The name of a column, without the unit where its values have one.
+ */
+static const char *
+column_heading(const PGresult *answer, int column)
+{
+	static char heading[MOST_HEADING];
+	int			length = (int) strlen(PQfname(answer, column));
+
+	snprintf(heading, sizeof(heading), "%.*s",
+			 length - (is_length(answer, column) ? 3 : 0),
+			 PQfname(answer, column));
+	return heading;
+}
+
+/*
+ * column_value
+ *	  A value as it is shown; the next call overwrites it.
+ */
+static const char *
+column_value(const PGresult *answer, int row, int column)
+{
+	static char length[MOST_HEADING];
+	const char *value = PQgetvalue(answer, row, column);
+
+	if (!is_length(answer, column) || value[0] == '\0')
+		return value;
+	format_length(length, sizeof(length), strtoll(value, NULL, 10));
+	return length;
 }
 
 /*
@@ -86,8 +161,8 @@ print_record(const PGresult *answer)
 	{
 		if (PQgetisnull(answer, 0, i))
 			continue;
-		fprintf(output, "%-12s  ", PQfname(answer, i));
-		print_line(PQgetvalue(answer, 0, i));
+		fprintf(output, "%-12s  ", column_heading(answer, i));
+		print_line(column_value(answer, 0, i));
 	}
 }
 
@@ -105,16 +180,13 @@ lay_out(const PGresult *answer, int column)
 	Layout		layout;
 
 	layout.right = type == 20 || type == 23;	/* int8, int4 */
-	layout.width = text_width(PQfname(answer, column));
+	layout.width = text_width(column_heading(answer, column));
 	for (int row = 0; row < PQntuples(answer); row++)
 	{
-		int			width = text_width(PQgetvalue(answer, row, column));
+		int			width = text_width(column_value(answer, row, column));
 
 		layout.width = width > layout.width ? width : layout.width;
 	}
-	/* nothing stands behind the last one */
-	if (column == PQnfields(answer) - 2 && !layout.right)
-		layout.width = 0;
 	return layout;
 }
 
@@ -132,6 +204,49 @@ print_cell(const char *value, Layout layout)
 }
 
 /*
+ * last_filled
+ *	  The last column of a row with anything in it; row -1 is the heading.
+ */
+static int
+last_filled(const PGresult *answer, int row)
+{
+	int			column = PQnfields(answer) - 2;
+
+	while (row >= 0 && column > 0 && PQgetlength(answer, row, column) == 0)
+		column--;
+	return column;
+}
+
+/*
+ * print_cells
+ *	  One line.  With widths the cells are aligned, a dash standing for an
+ *	  empty one; without there is a tab between them.  Cell number "colored" is
+ *	  shown in a colour, unless that is NULL; the padding is not.
+ */
+void
+print_cells(const char *const *cells, const int *widths, int count,
+			int colored, const char *color)
+{
+	open_output();
+	for (int i = 0; i < count; i++)
+	{
+		const char *value = widths && cells[i][0] == '\0' ? "-" : cells[i];
+		int			padding = widths && i < count - 1 ?
+			widths[i] + 2 - text_width(value) : 0;
+
+		if (color && i == colored)
+			fprintf(output, "\033[%sm", color);
+		put_text(output, value);
+		if (color && i == colored)
+			fputs("\033[m", output);
+		if (widths == NULL && i < count - 1)
+			putc('\t', output);
+		fprintf(output, "%*s", padding < 0 ? 0 : padding, "");
+	}
+	putc('\n', output);
+}
+
+/*
  * print_table
  *	  All rows, the columns aligned.
  */
@@ -140,6 +255,7 @@ print_table(const PGresult *answer)
 {
 	int			columns = PQnfields(answer) - 1;
 	Layout	   *layout = calloc(columns, sizeof(Layout));
+	Layout		none = {0};
 
 	open_output();
 	if (layout == NULL)
@@ -148,12 +264,15 @@ print_table(const PGresult *answer)
 		layout[i] = lay_out(answer, i);
 	for (int row = -1; row < PQntuples(answer); row++)
 	{
-		for (int i = 0; i < columns; i++)
+		int			last = last_filled(answer, row);
+
+		for (int i = 0; i <= last; i++)
 		{
 			if (i > 0)
 				fputs("  ", output);
-			print_cell(row < 0 ? PQfname(answer, i) :
-					   PQgetvalue(answer, row, i), layout[i]);
+			print_cell(row < 0 ? column_heading(answer, i) :
+					   column_value(answer, row, i),
+					   layout[i].right || i < last ? layout[i] : none);
 		}
 		putc('\n', output);
 	}

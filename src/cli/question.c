@@ -11,6 +11,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,36 +20,120 @@
 
 #define TICKET_COLUMNS \
 	"SELECT t.state, t.ticket, t.scope, t.name, t.owner, t.fence, t.depth," \
-	" t.\"position\", t.expires_at, t.wait_until, t.remaining_ms," \
-	" t.next_call_ms, t.holder, t.holder_role, t.request_id," \
+	" t.\"position\"," \
+	" pg_catalog.date_trunc('second', t.expires_at) AS expires_at," \
+	" pg_catalog.date_trunc('second', t.wait_until) AS wait_until," \
+	" t.remaining_ms," \
+	" t.next_call_ms, t.holder, t.holder_role, t.request_id, t.note," \
 	" pg_catalog.row_to_json(t) AS json FROM leaselock."
+
+/* How long ago a time was, in milliseconds. */
+#define AGE(time) \
+	"GREATEST(0, pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()" \
+	" OPERATOR(pg_catalog.-) " time ") OPERATOR(pg_catalog.*) 1000)" \
+	"::pg_catalog.int8"
 
 #define STATUS_COLUMNS \
 	"SELECT s.scope, s.name, s.owner, s.role, s.fence, s.depth, s.waiters," \
-	" s.remaining_ms, s.lapsed, pg_catalog.row_to_json(s) AS json" \
-	" FROM leaselock."
+	" CASE WHEN s.owner IS NOT NULL THEN " AGE("s.granted_at") \
+	" END AS held_ms, s.remaining_ms, CASE WHEN s.owner IS NULL THEN 'free'" \
+	" WHEN s.lapsed THEN 'lapsed' ELSE 'held' END AS state, s.note," \
+	" pg_catalog.row_to_json(s) AS json FROM leaselock."
+
+/* What has merely lapsed is shown if it is asked for, or in somebody's way. */
+#define LIVE_OR(parameter) \
+	"(" parameter "::pg_catalog.bool OR NOT s.lapsed" \
+	" OR s.waiters OPERATOR(pg_catalog.>) 0)"
 
 /* The same once more: what the answer must name, in this order. */
 static const char *const ticket_columns[] = {
 	"state", "ticket", "scope", "name", "owner", "fence", "depth", "position",
 	"expires_at", "wait_until", "remaining_ms", "next_call_ms", "holder",
-	"holder_role", "request_id", "json", NULL
+	"holder_role", "request_id", "note", "json", NULL
 };
 static const char *const status_columns[] = {
-	"scope", "name", "owner", "role", "fence", "depth", "waiters",
-	"remaining_ms", "lapsed", "json", NULL
+	"scope", "name", "owner", "role", "fence", "depth", "waiters", "held_ms",
+	"remaining_ms", "state", "note", "json", NULL
+};
+static const char *const queue_columns[] = {
+	"scope", "name", "owner", "role", "state", "position", "age_ms",
+	"remaining_ms", "note", "json", NULL
+};
+static const char *const hold_columns[] = {"state", "due", "fence", "json", NULL};
+static const char *const present_columns[] = {
+	"next_xid", "snapshot", "json", NULL
+};
+static const char *const event_columns[] = {
+	"next_xid", "next_id", "more", "at", "kind", "scope", "name", "owner",
+	"role", "fence", "ticket", "note", "json", NULL
 };
 static const char *const break_columns[] = {"broken", "json", NULL};
 
+/*
+ * A page of events.  Each row tells where to go on: behind the last event of a
+ * full page, or else where the first transaction may begin that is not shown yet;
+ * of one that goes on, ids count from 1.  Where no event is wanted, one row does.
+ */
+#define EVENTS_PAGE	"1000"
+#define NEXT_IS_LAST \
+	"c.seen OPERATOR(pg_catalog.=) " EVENTS_PAGE \
+	" OR l.xid OPERATOR(pg_catalog.>=) c.horizon"
+#define EVENTS \
+	"WITH e AS MATERIALIZED (" \
+	"SELECT pg_catalog.row_number() OVER () AS nr, t.id, t.xid, t.at, t.kind," \
+	" t.scope, t.name, t.owner, t.role, t.fence, t.ticket, t.note," \
+	" pg_catalog.row_to_json(t) AS json FROM leaselock.lease_events(" \
+	"$1::pg_catalog.xid8, $2::pg_catalog.int8, " EVENTS_PAGE ") AS t)," \
+	" c AS MATERIALIZED (SELECT pg_catalog.count(*) AS seen," \
+	" pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())" \
+	" AS horizon FROM e)," \
+	" l AS (SELECT xid, id FROM e ORDER BY nr DESC LIMIT 1)," \
+	" w AS (SELECT * FROM e" \
+	" WHERE ($3::pg_catalog.text IS NULL OR scope OPERATOR(pg_catalog.=) $3)" \
+	" AND ($4::pg_catalog.text IS NULL OR name OPERATOR(pg_catalog.=) $4)" \
+	" AND ($5::pg_catalog.timestamptz IS NULL" \
+	" OR at OPERATOR(pg_catalog.>=) $5)" \
+	" AND ($6::pg_catalog.pg_snapshot IS NULL" \
+	" OR NOT pg_catalog.pg_visible_in_snapshot(xid, $6))) " \
+	"SELECT CASE WHEN " NEXT_IS_LAST " THEN l.xid ELSE c.horizon END" \
+	" AS next_xid," \
+	" CASE WHEN " NEXT_IS_LAST " THEN l.id ELSE 0 END AS next_id," \
+	" c.seen OPERATOR(pg_catalog.=) " EVENTS_PAGE " AS more," \
+	" pg_catalog.to_char(w.at, 'YYYY-MM-DD HH24:MI:SS.MSOF') AS at, w.kind," \
+	" w.scope, w.name, w.owner, w.role, w.fence, w.ticket, w.note," \
+	" COALESCE(w.json, '{}') AS json" \
+	" FROM c LEFT JOIN l ON true LEFT JOIN w ON true ORDER BY w.nr"
+
 #define SECONDS(parameter) \
 	"pg_catalog.make_interval(secs => " parameter "::pg_catalog.float8)"
+
+/*
+ * What is left of so many seconds since the grant, by the clock that the answer
+ * "t" to the renewal was given by.
+ */
+#define REST_SINCE_GRANT(seconds) \
+	"p.granted_at OPERATOR(pg_catalog.+) " SECONDS(seconds) \
+	" OPERATOR(pg_catalog.-) (t.expires_at OPERATOR(pg_catalog.-)" \
+	" pg_catalog.make_interval(secs =>" \
+	" t.remaining_ms OPERATOR(pg_catalog./) 1000.0))"
 
 /* By Ask. */
 const Question questions[] = {
 	[ASK_ACQUIRE] = {
 		TICKET_COLUMNS "lease_acquire(name => $1, owner => $2,"
 		" lease => " SECONDS("$3") ", wait => " SECONDS("$4") ","
-		" scope => $5, request_id => $6) AS t", 6, ticket_columns, 1, 1
+		" scope => $5, request_id => $6, note => $7) AS t", 7,
+		ticket_columns, 1, 1
+	},
+	/* lease_peek() has the library loaded, without which it has no settings */
+	[ASK_ACQUIRE_LONG] = {
+		TICKET_COLUMNS "lease_acquire(name => $1, owner => $2,"
+		" lease => " SECONDS("$3") ", wait => (SELECT LEAST(" SECONDS("$4") ","
+		" pg_catalog.current_setting('leaselock.max_wait', true)"
+		"::pg_catalog.interval) FROM (SELECT pg_catalog.count(*)"
+		" FROM leaselock.lease_peek($1, $5)) AS p),"
+		" scope => $5, request_id => $6, note => $7) AS t", 7,
+		ticket_columns, 1, 1
 	},
 	[ASK_GET] = {
 		TICKET_COLUMNS "lease_get($1) AS t", 1, ticket_columns, 1, 1
@@ -60,15 +145,39 @@ const Question questions[] = {
 	[ASK_RELEASE] = {
 		TICKET_COLUMNS "lease_release($1) AS t", 1, ticket_columns, 1, 1
 	},
+	/* the renewal keeps the grant as it is until the hold is added to it */
+	[ASK_HOLD] = {
+		"SELECT r.state, r.due, r.fence, pg_catalog.row_to_json(r) AS json FROM ("
+		"SELECT t.state, k.due, CASE WHEN k.due THEN"
+		" leaselock.try_lock($3, $4, k.rest, $5) END AS fence"
+		" FROM leaselock.lease_renew($1, " SECONDS("$2") ") AS t"
+		" LEFT JOIN LATERAL (SELECT l.rest, t.state OPERATOR(pg_catalog.=) 'held'"
+		" AND l.rest OPERATOR(pg_catalog.>) '0'::pg_catalog.interval AS due"
+		" FROM (SELECT " REST_SINCE_GRANT("$6") " AS rest"
+		" FROM leaselock.lease_peek($3, $5) AS p) AS l) AS k ON true) AS r", 6,
+		hold_columns, 1, 1
+	},
 	[ASK_STATUS] = {
 		STATUS_COLUMNS "lease_status AS s"
-		" WHERE $1::pg_catalog.text IS NULL"
-		" OR s.scope OPERATOR(pg_catalog.=) $1"
+		" WHERE ($1::pg_catalog.text IS NULL"
+		" OR s.scope OPERATOR(pg_catalog.=) $1) AND " LIVE_OR("$2")
 		" ORDER BY s.scope COLLATE pg_catalog.\"C\","
-		" s.name COLLATE pg_catalog.\"C\"", 1, status_columns, 0, INT32_MAX
+		" s.name COLLATE pg_catalog.\"C\"", 2, status_columns, 0, INT32_MAX
 	},
 	[ASK_PEEK] = {
-		STATUS_COLUMNS "lease_peek($1, $2) AS s", 2, status_columns, 0, 1
+		STATUS_COLUMNS "lease_peek($1, $2) AS s WHERE " LIVE_OR("$3"), 3,
+		status_columns, 0, 1
+	},
+	[ASK_QUEUE] = {
+		"SELECT s.scope, s.name, s.owner, s.role, s.state, s.\"position\","
+		" " AGE("s.requested_at") " AS age_ms, s.remaining_ms, s.note,"
+		" pg_catalog.row_to_json(s) AS json FROM leaselock.lease_tickets AS s"
+		" WHERE ($1::pg_catalog.text IS NULL"
+		" OR s.scope OPERATOR(pg_catalog.=) $1)"
+		" AND ($2::pg_catalog.text IS NULL OR s.name OPERATOR(pg_catalog.=) $2)"
+		" ORDER BY s.scope COLLATE pg_catalog.\"C\","
+		" s.name COLLATE pg_catalog.\"C\", s.\"position\" NULLS FIRST,"
+		" s.requested_at, s.ticket", 2, queue_columns, 0, INT32_MAX
 	},
 	[ASK_BREAK] = {
 		"SELECT r.broken, pg_catalog.row_to_json(r) AS json FROM ("
@@ -76,6 +185,14 @@ const Question questions[] = {
 		" $1::pg_catalog.text AS name, $2::pg_catalog.int8 AS fence"
 		" FROM leaselock.lease_break($1, $2, $3) AS b) AS r", 3,
 		break_columns, 1, 1
+	},
+	[ASK_PRESENT] = {
+		"SELECT pg_catalog.pg_snapshot_xmin(s) AS next_xid, s AS snapshot,"
+		" '{}' AS json FROM pg_catalog.pg_current_snapshot() AS s", 0,
+		present_columns, 1, 1
+	},
+	[ASK_EVENTS] = {
+		EVENTS, 6, event_columns, 1, 1000
 	},
 };
 
@@ -183,6 +300,27 @@ is_uuid(const char *value)
 }
 
 /*
+ * next_uuid
+ *	  Counts one up, from the last digit on.
+ */
+void
+next_uuid(char *uuid)
+{
+	static const char digits[] = "0123456789abcdef";
+
+	for (char *c = uuid + strlen(uuid) - 1; c >= uuid; c--)
+	{
+		const char *digit = strchr(digits, tolower((unsigned char) *c));
+
+		if (*c == '-')
+			continue;
+		*c = digit && digit[1] ? digit[1] : '0';
+		if (*c != '0')
+			return;
+	}
+}
+
+/*
  * is_number
  *	  A whole number within these bounds.
  */
@@ -241,6 +379,30 @@ columns_are_sound(const PGresult *answer, const char *const *columns)
 }
 
 /*
+ * next_is_sound
+ *	  Where to go on with events.
+ */
+static bool
+next_is_sound(const PGresult *answer)
+{
+	const char *more = column(answer, "more");
+
+	return number_is_sound(answer, "next_xid", true, 0, INT64_MAX) &&
+		number_is_sound(answer, "next_id", true, 0, INT64_MAX) &&
+		(strcmp(more, "t") == 0 || strcmp(more, "f") == 0);
+}
+
+static bool
+present_is_sound(const PGresult *answer)
+{
+	const char *snapshot = column(answer, "snapshot");
+
+	return number_is_sound(answer, "next_xid", true, 0, INT64_MAX) &&
+		snapshot[0] != '\0' &&
+		snapshot[strspn(snapshot, "0123456789:,")] == '\0';
+}
+
+/*
  * answer_is_sound
  *	  Whether it is an answer to the question at all.
  */
@@ -257,8 +419,16 @@ answer_is_sound(Ask ask, const PGresult *answer)
 	for (int row = 0; row < PQntuples(answer); row++)
 		if (PQgetvalue(answer, row, json)[0] != '{')
 			return false;
+	if (question->columns == hold_columns)
+		return find_state(column(answer, "state")) >= 0 &&
+			number_is_sound(answer, "fence", column(answer, "due")[0] == 't',
+							1, INT64_MAX);
 	if (question->columns == break_columns)
 		return strchr("tf", PQgetvalue(answer, 0, 0)[0]) != NULL &&
 			PQgetlength(answer, 0, 0) == 1;
+	if (question->columns == event_columns)
+		return next_is_sound(answer);
+	if (question->columns == present_columns)
+		return present_is_sound(answer);
 	return question->columns != ticket_columns || ticket_is_sound(answer);
 }

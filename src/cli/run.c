@@ -148,8 +148,9 @@ static void
 note_failure(Run *run)
 {
 	if (run->failures == 0 && !run->options->quiet)
-		complain("cannot renew the lease on \"%s\" now: %s; trying again",
-				 run->options->name, run->link.error);
+		complain_of_lines(run->link.error,
+						  "cannot renew the lease on \"%s\" now, trying again: ",
+						  run->options->name);
 	run->renew_at = now() + back_off_ms(run->failures++);
 }
 
@@ -297,6 +298,31 @@ renew_first(Run *run)
 }
 
 /*
+ * end_lease
+ *	  Nothing of the command is left.  What has run out by our clock will have
+ *	  soon by the server's.
+ */
+static ExitCode
+end_lease(Run *run)
+{
+	ExitCode	code = run->lost ? EXIT_LOST : child_exit_code(&run->child);
+
+	if (now() >= run->ends_at)
+		return code;
+	if (run->options->at_least && !run->lost &&
+		!stay_taken(&run->link, run->options, &run->ticket, run->ends_at))
+		return code;
+	if (give_back(&run->link, &run->ticket, run->ends_at) &&
+		strcmp(run->ticket.state, "released") != 0 && !run->lost)
+	{
+		complain("the lease on \"%s\" was %s while the command ran",
+				 run->options->name, run->ticket.state);
+		code = EXIT_LOST;
+	}
+	return code;
+}
+
+/*
  * run_held
  *	  The lock is held: start the command, and see it through.  The lease is
  *	  given back only when nothing of the command is left.
@@ -304,8 +330,6 @@ renew_first(Run *run)
 static ExitCode
 run_held(Run *run)
 {
-	ExitCode	code;
-
 	if (!renew_first(run))
 	{
 		int			signo = next_signal();
@@ -331,17 +355,7 @@ run_held(Run *run)
 	listen_to_watchdog(run);
 	dismiss_watchdog(&run->watchdog);
 	take_terminal_back(&run->child);
-	code = run->lost ? EXIT_LOST : child_exit_code(&run->child);
-	/* what has run out by our clock will have soon by the server's */
-	if (now() < run->ends_at &&
-		give_back(&run->link, &run->ticket, run->ends_at) &&
-		strcmp(run->ticket.state, "released") != 0 && !run->lost)
-	{
-		complain("the lease on \"%s\" was %s while the command ran",
-				 run->options->name, run->ticket.state);
-		code = EXIT_LOST;
-	}
-	return code;
+	return end_lease(run);
 }
 
 ExitCode

@@ -133,6 +133,28 @@ clean_text(char *text)
 }
 
 /*
+ * cut_text
+ *	  Leaves as many whole characters as have no more bytes than that.
+ */
+void
+cut_text(char *text, size_t most)
+{
+	Glyph		glyph;
+	int			code;
+	size_t		length = 0;
+
+	while (text[length])
+	{
+		size_t		next = length + scan(text + length, &glyph, &code);
+
+		if (next > most)
+			text[length] = '\0';
+		else
+			length = next;
+	}
+}
+
+/*
  * put_text
  *	  Writes a value for people.
  */
@@ -175,19 +197,73 @@ put_json(FILE *stream, const char *value)
 }
 
 /*
+ * glyph_width
+ *	  How many columns of a terminal the character at the head of a text takes.
+ */
+static int
+glyph_width(const char *text, Glyph glyph)
+{
+	int			width = 1;
+
+	if (text_is_utf8 && glyph == GLYPH_PLAIN && (unsigned char) text[0] >= 128)
+		width = PQdsplen(text, pg_char_to_encoding("UTF8"));
+	return width < 0 ? 1 : width;
+}
+
+/*
  * text_width
- *	  How many characters put_text() writes.
+ *	  How many columns of a terminal put_text() fills.
  */
 int
 text_width(const char *value)
 {
 	int			width = 0;
-	Glyph		glyph;
-	int			code;
 
-	for (; *value; value += scan(value, &glyph, &code))
-		width++;
+	while (*value)
+	{
+		Glyph		glyph;
+		int			code;
+		int			length = scan(value, &glyph, &code);
+
+		width += glyph_width(value, glyph);
+		value += length;
+	}
 	return width;
+}
+
+/*
+ * format_length
+ *	  A length of time as a person reads it, in the two largest units.
+ */
+void
+format_length(char *buffer, size_t size, int64_t ms)
+{
+	static const struct
+	{
+		int64_t		ms;
+		const char *name;
+	}			units[] = {
+		{86400000, "d"}, {3600000, "h"}, {60000, "min"}, {1000, "s"},
+	};
+	int			i = 0;
+	int64_t		rest;
+
+	if (ms < 10000)
+	{
+		snprintf(buffer, size, ms % 1000 < 100 ? "%.0f s" : "%.1f s",
+				 (double) (ms / 100) / 10);
+		return;
+	}
+	while (ms < units[i].ms)
+		i++;
+	rest = i < 3 ? ms % units[i].ms / units[i + 1].ms : 0;
+	if (rest > 0)
+		snprintf(buffer, size, "%lld %s %lld %s",
+				 (long long) (ms / units[i].ms), units[i].name,
+				 (long long) rest, units[i + 1].name);
+	else
+		snprintf(buffer, size, "%lld %s", (long long) (ms / units[i].ms),
+				 units[i].name);
 }
 
 /* ---------------------------------------------------------------------
@@ -203,17 +279,22 @@ static void
 cut_to_terminal(char *line)
 {
 	struct winsize size;
-	Glyph		glyph;
-	int			code;
+	int			width = 0;
 
 	if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0)
 		size.ws_col = 80;
-	for (int width = 1; *line; line += scan(line, &glyph, &code))
-		if (width++ >= size.ws_col)
-		{
+	while (*line)
+	{
+		Glyph		glyph;
+		int			code;
+		int			length = scan(line, &glyph, &code);
+
+		width += glyph_width(line, glyph);
+		if (width < size.ws_col)
+			line += length;
+		else
 			*line = '\0';
-			break;
-		}
+	}
 }
 
 /*
@@ -255,6 +336,37 @@ complain_args(const char *format, va_list args)
 	vsnprintf(line, sizeof(line), format, args);
 	clean_text(line);
 	fprintf(stderr, "leaselock: %s\n", line);
+}
+
+/*
+ * complain_of_lines
+ *	  A line to stderr, and a message behind it, as libpq's of more lines, which
+ *	  are kept apart.
+ */
+void
+complain_of_lines(const char *message, const char *format,...)
+{
+	char		text[LONGEST_LINE];
+	char	   *line = text;
+	va_list		args;
+
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	clear_status_line();
+	clean_text(text);
+	fprintf(stderr, "leaselock: %s", text);
+	snprintf(text, sizeof(text), "%s", message);
+	while (line)
+	{
+		char	   *rest = strchr(line, '\n');
+
+		if (rest)
+			*rest++ = '\0';
+		clean_text(line);
+		fprintf(stderr, "%s%s\n", line == text ? "" : "  ", line);
+		line = rest;
+	}
 }
 
 /*

@@ -32,6 +32,7 @@ static TimestampTz losable_statement = 0;
 
 /* Rows that this session has added since they were last asked for. */
 static int	rows_added = 0;
+static int	events_added = 0;
 
 /* Notes that this transaction changes a lease. */
 void
@@ -61,6 +62,22 @@ take_rows_added(void)
 	int			added = rows_added;
 
 	rows_added = 0;
+	return added;
+}
+
+/* The same for events, which have a table of their own to be tidied. */
+void
+note_event_added(void)
+{
+	events_added++;
+}
+
+int
+take_events_added(void)
+{
+	int			added = events_added;
+
+	events_added = 0;
 	return added;
 }
 

@@ -20,6 +20,8 @@ extern void note_acknowledged(void);
 extern bool may_lose_all(void);
 extern void note_row_added(void);
 extern int	take_rows_added(void);
+extern void note_event_added(void);
+extern int	take_events_added(void);
 extern void wake_at_commit(const TicketRow *ticket);
 extern void wake_waiters(bool is_commit);
 extern void commit_changes_sub(SubTransactionId sub, SubTransactionId parent);

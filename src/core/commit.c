@@ -18,6 +18,7 @@
 #include "core/commit.h"
 #include "core/fence.h"
 #include "core/prune.h"
+#include "core/serverlog.h"
 #include "store/tag.h"
 
 /* What synchronous_commit was, while a commit does without it. */
@@ -112,12 +113,15 @@ leaselock_xact_callback(XactEvent event, void *arg)
 			before_commit(false);
 			break;
 		case XACT_EVENT_COMMIT:
+			write_log_lines();
+			/* FALLTHROUGH */
 		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PREPARE:
 			restore_commit();
 			fences_end();
 			forget_tags();
 			end_changes();
+			end_log();
 			break;
 		case XACT_EVENT_PARALLEL_PRE_COMMIT:
 		case XACT_EVENT_PARALLEL_COMMIT:
@@ -137,11 +141,13 @@ leaselock_subxact_callback(SubXactEvent event, SubTransactionId sub,
 		case SUBXACT_EVENT_COMMIT_SUB:
 			fences_commit_sub(sub, parent);
 			commit_changes_sub(sub, parent);
+			commit_log_sub(sub, parent);
 			break;
 		case SUBXACT_EVENT_ABORT_SUB:
 			fences_abort_sub(sub);
 			fences_forget_leases(NULL);
 			abort_changes_sub(sub);
+			abort_log_sub(sub);
 			break;
 		case SUBXACT_EVENT_START_SUB:
 		case SUBXACT_EVENT_PRE_COMMIT_SUB:

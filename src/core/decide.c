@@ -381,6 +381,7 @@ make_ticket(const LeaseEvent *event, TimestampTz now)
 	ticket.who = event->who;
 	ticket.lease_us = event->lease_us;
 	ticket.requested_at = now;
+	ticket.note = event->note;
 	ticket.expires_at = NO_TIME;
 	ticket.wait_until = NO_TIME;
 	ticket.alive_until = NO_TIME;
@@ -721,9 +722,9 @@ enqueue(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
 
 	if (event->left_us <= 0)
 		return answer(LEASE_CONTENDED);
-	if (view->busy & tags)
-		return turn_away(view->busy & tags & TAG_TICKET ? TAG_TICKET :
-						 TAG_QUEUE);
+	/* a busy ticket tag has turned it away before */
+	if (view->busy & TAG_QUEUE)
+		return turn_away(TAG_QUEUE);
 	if (!has_tags(view, NAME_NONE, tags))
 		return need(NAME_NONE, tags);
 	if (!knows(view, PART_PLACE))

@@ -33,6 +33,7 @@
 #include "core/decide.h"
 #include "core/fence.h"
 #include "core/scope.h"
+#include "core/serverlog.h"
 #include "leaselock.h"
 #include "store/clock.h"
 #include "store/recent.h"
@@ -50,6 +51,7 @@ typedef struct PendingFence
 {
 	PendingKey	key;			/* strings live in TopTransactionContext */
 	RowVersion	version;		/* of the lock's row, which passed the check */
+	uint64		generation;		/* what was known of its table then */
 	SubTransactionId checked_by;
 	SubTransactionId verified_by;	/* Invalid: to be verified at commit */
 	Oid			role;			/* the last that was allowed to check it */
@@ -139,13 +141,15 @@ add_pending(const LockKey *key, int64 fence)
 
 /* Remembers a check that passed, of the lock as it was loaded. */
 static void
-remember_pending(const LockKey *key, int64 fence, const LockRow *lock)
+remember_pending(const LockKey *key, int64 fence, const LockRow *lock,
+				 uint64 generation)
 {
 	PendingFence *pending = find_pending(key, fence);
 
 	if (pending == NULL)
 		pending = add_pending(key, fence);
 	pending->version = lock->version;
+	pending->generation = generation;
 	pending->role = GetUserId();
 	pending->live_until = grant_until(lock);
 }
@@ -215,6 +219,7 @@ check_fence(const LockKey *key, int64 fence, bool allow_lapsed,
 	PendingFence *pending = find_pending(key, fence);
 	FenceVerdict verdict;
 	TimestampTz now;
+	uint64		generation;
 
 	if (pending != NULL && pending->verified_by == InvalidSubTransactionId &&
 		pending->role == GetUserId() &&
@@ -224,6 +229,7 @@ check_fence(const LockKey *key, int64 fence, bool allow_lapsed,
 	store_begin_call(false);
 	store_begin_event();
 	load_known_lock(key, lock);
+	generation = store_event_generation();
 	store_end_event();
 	require_fence_access(lock);
 	now = clock_read(lock->changed_at);
@@ -233,15 +239,31 @@ check_fence(const LockKey *key, int64 fence, bool allow_lapsed,
 	if (verdict == FENCE_CURRENT)
 	{
 		reject_younger_grant(lock);
-		remember_pending(key, fence, lock);
+		remember_pending(key, fence, lock, generation);
 	}
 	return verdict;
 }
 
-/* Raises LS001 and says why. */
+#define STOP_HINT \
+	"Stop this work; it may be another holder's now. Acquire the lock again before you write."
+
+/* What to do about a fence that is stale for this reason. */
+static const char *
+stale_hint(FenceVerdict verdict, int64 present)
+{
+	if (verdict == FENCE_UNKNOWN && present == 0)
+		return "Check the name and the scope: a fence counts in the scope in which the lock was acquired. If they are right, the grant ended long ago; acquire the lock again.";
+	if (verdict == FENCE_UNKNOWN)
+		return "Check the fence, the name and the scope: they must be those of one acquisition.";
+	if (verdict == FENCE_LAPSED)
+		return "Stop this work, and acquire the lock again before you write. Work that takes longer has to renew its lease.";
+	return STOP_HINT;
+}
+
+/* Raises LS001 and says why; the hint is what the caller knows better, or NULL. */
 static void
 report_stale_fence(const LockKey *key, int64 fence, FenceVerdict verdict,
-				   int64 present)
+				   int64 present, const char *hint)
 {
 	const char *reason = NULL;
 
@@ -271,7 +293,7 @@ report_stale_fence(const LockKey *key, int64 fence, FenceVerdict verdict,
 			 errmsg("stale fence " INT64_FORMAT " for lock \"%s\" in scope \"%s\"",
 					fence, key->name, key->scope),
 			 errdetail_internal("%s", reason),
-			 errhint("Stop this work; it may be another holder's now. Acquire the lock again before you write.")));
+			 errhint("%s", hint ? hint : stale_hint(verdict, present))));
 }
 
 /*
@@ -286,15 +308,19 @@ fence_check(const LockKey *key, int64 fence, bool allow_lapsed)
 	return check_fence(key, fence, allow_lapsed, &lock) == FENCE_CURRENT;
 }
 
-/* The same, but raises LS001 where fence_check is false. */
+/*
+ * The same, but raises LS001 where fence_check is false, with the hint unless
+ * that is NULL.
+ */
 void
-fence_assert(const LockKey *key, int64 fence, bool allow_lapsed)
+fence_assert(const LockKey *key, int64 fence, bool allow_lapsed,
+			 const char *hint)
 {
 	LockRow		lock;
 	FenceVerdict verdict = check_fence(key, fence, allow_lapsed, &lock);
 
 	if (verdict != FENCE_CURRENT)
-		report_stale_fence(key, fence, verdict, lock.fence);
+		report_stale_fence(key, fence, verdict, lock.fence, hint);
 }
 
 /*
@@ -306,18 +332,26 @@ fence_require_check(const LockKey *key)
 {
 	pending_iterator walk = begin_pending();
 	PendingFence *pending;
+	const char *other = NULL;	/* a scope in which that name was checked */
 
 	while ((pending = next_pending(&walk)) != NULL)
 	{
-		if (pending->verified_by == InvalidSubTransactionId &&
-			compare_lock_keys(&pending->key.lock, key) == 0)
+		const LockKey *checked = &pending->key.lock;
+
+		if (pending->verified_by != InvalidSubTransactionId)
+			continue;
+		if (compare_lock_keys(checked, key) == 0)
 			return;
+		if (strcmp(checked->name, key->name) == 0)
+			other = checked->scope;
 	}
 	ereport(ERROR,
 			(errcode(ERRCODE_FENCE_NOT_CHECKED),
 			 errmsg("transaction has not checked its fence for lock \"%s\" in scope \"%s\"",
 					key->name, key->scope),
-			 errhint("Call leaselock.fence_assert() with the fence of your grant first, in the same transaction.")));
+			 other ? errdetail("It has checked the lock of that name in scope \"%s\".",
+							   other) : 0,
+			 errhint("Call leaselock.fence_assert() with the fence of your grant in an earlier statement of the same transaction. A check within the statement that fires this trigger comes too late.")));
 }
 
 /* ----------------------------------------------------------------------
@@ -331,7 +365,7 @@ verify_fence(const LockRow *lock, int64 fence)
 {
 	if (!fence_may_commit(lock, fence))
 		report_stale_fence(&lock->key, fence,
-						   judge_fence(lock, fence, NO_TIME), lock->fence);
+						   judge_fence(lock, fence, NO_TIME), lock->fence, STOP_HINT);
 }
 
 /*
@@ -401,8 +435,23 @@ list_pending(int *count)
 }
 
 /*
+ * Raises LS001 at a commit, and tells the server's log of it first.  The hint
+ * may be NULL, as for report_stale_fence.
+ */
+static void
+refuse_commit(const LockKey *key, int64 fence, FenceVerdict verdict,
+			  int64 present, const char *hint)
+{
+	if (leaselock_log_refusals)
+		log_refusal(key, fence);
+	report_stale_fence(key, fence, verdict, present, hint);
+}
+
+/*
  * Verifies one fence under the name tag.  As long as the lock's row is the
- * version that passed the check, it passes again: what is verified is less.
+ * version that passed the check, it passes again: what is verified is less.  In a
+ * table that was rewritten since, another row of the same transaction may have
+ * the version's place.  The caller has locked the table.
  */
 static void
 verify_pending(PendingFence *pending)
@@ -411,10 +460,14 @@ verify_pending(PendingFence *pending)
 	LockRow		lock;
 
 	wait_tag(NULL, &tag, RowShareLock);
-	if (store_is_current(REL_LOCKS, &pending->version))
+	if (pending->generation == store_generation() &&
+		store_is_current(REL_LOCKS, &pending->version))
 		return;
 	store_load_lock(&pending->key.lock, &lock);
-	verify_fence(&lock, pending->key.fence);
+	if (!fence_may_commit(&lock, pending->key.fence))
+		refuse_commit(&lock.key, pending->key.fence,
+					  judge_fence(&lock, pending->key.fence, NO_TIME),
+					  lock.fence, NULL);
 }
 
 /*
@@ -437,8 +490,8 @@ fences_verify(void)
 		return;
 	/* dropping the extension ends every grant */
 	if (!store_begin_verification())
-		report_stale_fence(&entries[0]->key.lock, entries[0]->key.fence,
-						   FENCE_UNKNOWN, 0);
+		refuse_commit(&entries[0]->key.lock, entries[0]->key.fence,
+					  FENCE_UNKNOWN, 0, STOP_HINT);
 	for (int i = 0; i < count; i++)
 		verify_pending(entries[i]);
 	store_end_event();

@@ -13,7 +13,8 @@
 #include "core/model.h"
 
 extern bool fence_check(const LockKey *key, int64 fence, bool allow_lapsed);
-extern void fence_assert(const LockKey *key, int64 fence, bool allow_lapsed);
+extern void fence_assert(const LockKey *key, int64 fence, bool allow_lapsed,
+						 const char *hint);
 extern void fence_require_check(const LockKey *key);
 extern void fences_verify_early(const LockRow *lock);
 extern bool fences_are_pending(void);

@@ -110,6 +110,7 @@ typedef struct LeaseEvent
 	pg_uuid_t	ticket;			/* the event's ticket, or one to be made */
 	bool		has_request_id; /* acquire */
 	pg_uuid_t	request_id;
+	const char *note;			/* acquire, NULL: none */
 	int64		lease_us;		/* acquire; renew, 0: as last asked for; ttl */
 	bool		may_queue;		/* acquire */
 	bool		first_try;		/* of that, which does not queue for busy tags */

@@ -14,8 +14,10 @@
 
 #include "core/operate.h"
 #include "core/protocol.h"
+#include "core/record.h"
 #include "core/scope.h"
 #include "store/rows.h"
+#include "store/table.h"
 
 /* How many locks are read at once. */
 #define BATCH		1000
@@ -82,11 +84,17 @@ cancel_strangers(const char *scope)
 	store_close_tickets(scan);
 }
 
+/*
+ * Takes the scope tag.  The table is locked before: in an extension that was
+ * dropped and created again the tag would be another.
+ */
 static void
 wait_scope_tag(const char *scope)
 {
-	Tag			tag = scope_tag(scope);
+	Tag			tag;
 
+	store_close_table(store_open_table(REL_SCOPES));
+	tag = scope_tag(scope);
 	wait_tag(NULL, &tag, ExclusiveLock);
 }
 
@@ -99,6 +107,7 @@ lease_scope_create(const char *scope, const char *role_name, Oid role)
 {
 	wait_scope_tag(scope);
 	store_save_scope(scope, role_name, role);
+	record_operation(CHANGE_SCOPE_CREATED, scope, 0);
 	cancel_strangers(scope);
 	break_strangers(scope);
 }
@@ -108,7 +117,10 @@ bool
 lease_scope_drop(const char *scope)
 {
 	wait_scope_tag(scope);
-	return store_delete_scope(scope);
+	if (!store_delete_scope(scope))
+		return false;
+	record_operation(CHANGE_SCOPE_DROPPED, scope, 0);
+	return true;
 }
 
 /* Raises the floor of all future fences, and returns it.  Raises 54000. */
@@ -132,6 +144,7 @@ fence_bump(void)
 			newest = Max(newest, ((LockRow *) lfirst(cell))->fence);
 	} while (list_length(locks) == BATCH);
 	floor = store_bump_floor(newest);
+	record_operation(CHANGE_BUMPED, NULL, floor);
 	ForceSyncCommit();
 	return floor;
 }

@@ -42,6 +42,7 @@
 #include "core/fence.h"
 #include "core/protocol.h"
 #include "core/queue.h"
+#include "core/record.h"
 #include "core/scope.h"
 #include "leaselock.h"
 #include "store/clock.h"
@@ -555,6 +556,8 @@ write_plan(Call *call, LeasePlan *plan)
 		plan->lock.granted_xid = GetTopFullTransactionId();
 	if (plan->durability == LOSABLE)
 		begin_losable_write();
+	if (records_plans())
+		record_plan(&call->view, call->event, plan, call->now);
 	save_rows(call, plan);
 	if (plan->durability == LOSABLE)
 		end_losable_write();

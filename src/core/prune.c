@@ -28,6 +28,7 @@
 #include "core/decide.h"
 #include "core/protocol.h"
 #include "core/prune.h"
+#include "core/record.h"
 #include "leaselock.h"
 #include "store/clock.h"
 #include "store/rows.h"
@@ -54,11 +55,22 @@
 /* How many rows are read at once. */
 #define BATCH			1000
 
-static int	tidy_interval = MIN_TIDY_INTERVAL;
-static int	vain_looks = 0;
+/*
+ * Which events are old is known by when they were written, nearly the order that
+ * they are in.  After so many young ones lease_prune looks no further.
+ */
+#define MAX_YOUNG_EVENTS	1000
 
-/* Pages that this session still has to look at for rows that it added. */
-static int	pages_due = 0;
+/* How a session tidies a table. */
+typedef struct Tidiness
+{
+	int			interval;
+	int			vain_looks;
+	int			pages_due;		/* to be looked at for rows that it added */
+} Tidiness;
+
+static Tidiness leases = {MIN_TIDY_INTERVAL, 0, 0};
+static Tidiness events = {MIN_TIDY_INTERVAL, 0, 0};
 
 typedef struct Prune
 {
@@ -215,17 +227,54 @@ prune_queues(Prune *prune)
 	keep_tags(&tags);
 }
 
+static void
+prune_event(Prune *prune, RowVersion *version)
+{
+	if (!store_try_delete_event(version))
+		return;
+	note_lease_change();
+	prune->removed++;
+}
+
+static void
+prune_events(Prune *prune)
+{
+	MemoryContext old_context = CurrentMemoryContext;
+	MemoryContext context = AllocSetContextCreate(old_context,
+												  "leaselock prune",
+												  ALLOCSET_DEFAULT_SIZES);
+	EventCursor first = {0};
+	EventScan  *scan = store_open_events(&first, InvalidFullTransactionId);
+	int			young = 0;
+	EventRow	row;
+
+	MemoryContextSwitchTo(context);
+	while (prune->removed < prune->max_removed && young < MAX_YOUNG_EVENTS &&
+		   store_next_event(scan, &row))
+	{
+		if (row.recorded_at < prune->before)
+			prune_event(prune, &row.version);
+		else
+			young++;
+		MemoryContextReset(context);
+	}
+	MemoryContextSwitchTo(old_context);
+	MemoryContextDelete(context);
+	store_close_events(scan);
+}
+
 /*
- * Removes what was over "older_us" ago, tickets not before their retention has
- * passed; at most max_rows rows.  Returns how many.  If a crash loses that, it
- * is done again some day, so the commit need not wait, for a standby neither,
- * with the tags of locks that others may need.
+ * Removes what was over "older_us" ago, tickets and events not before their
+ * retention has passed; at most max_rows rows.  Returns how many.  If a crash
+ * loses that, it is done again some day, so the commit need not wait, for a
+ * standby neither, with the tags of locks that others may need.
  */
 int64
 lease_prune(int64 older_us, int64 max_rows)
 {
 	TimestampTz now = clock_read(NO_TIME);
 	int64		retained_us = leaselock_ticket_retention * USECS_PER_SEC;
+	int64		events_us = leaselock_event_retention * USECS_PER_SEC;
 	Prune		prune = {0};
 
 	begin_losable_write();
@@ -236,6 +285,10 @@ lease_prune(int64 older_us, int64 max_rows)
 	prune_locks(&prune);
 	prune_blockers(&prune);
 	prune_queues(&prune);
+	if (prune.removed > 0)
+		record_operation(CHANGE_PRUNED, NULL, 0);
+	prune.before = now - Max(older_us, events_us);
+	prune_events(&prune);
 	end_losable_write();
 	return prune.removed;
 }
@@ -246,39 +299,51 @@ lease_prune(int64 older_us, int64 max_rows)
  */
 
 /*
- * Counts the pages that are due for the rows that were added.  What is left of
- * a page is a matter of chance, so that a session that adds but one row does
- * its share, too; each row has its chance once.
+ * Counts the pages that are due for rows that were added.  What is left of a page
+ * is a matter of chance, so that a session that adds but one row does its share,
+ * too; each row has its chance once.
  */
 static void
-count_due_pages(void)
+count_due_pages(Tidiness *tidiness, int added)
 {
-	int			added = take_rows_added();
-	int			rest = added % tidy_interval;
+	int			rest;
 
-	pages_due += added / tidy_interval;
+	if (added == 0)
+		return;
+	rest = added % tidiness->interval;
+	tidiness->pages_due += added / tidiness->interval;
 	if (rest > 0 &&
-		pg_prng_uint64_range(&pg_global_prng_state, 1, tidy_interval) <=
+		pg_prng_uint64_range(&pg_global_prng_state, 1, tidiness->interval) <=
 		(uint64) rest)
-		pages_due++;
+		tidiness->pages_due++;
+}
+
+/* Takes some of those pages; how many. */
+static int
+take_due_pages(Tidiness *tidiness)
+{
+	int			pages = Min(tidiness->pages_due, MAX_TIDY_PAGES);
+
+	tidiness->pages_due -= pages;
+	return pages;
 }
 
 /* Adapts the interval to whether a visit that cost something found anything. */
 static void
-adapt_interval(bool in_vain)
+adapt_interval(Tidiness *tidiness, bool in_vain)
 {
 	if (!in_vain)
 	{
-		tidy_interval = MIN_TIDY_INTERVAL;
-		vain_looks = 0;
+		tidiness->interval = MIN_TIDY_INTERVAL;
+		tidiness->vain_looks = 0;
 	}
-	else if (++vain_looks > MAX_VAIN_LOOKS)
-		tidy_interval = Min(tidy_interval * 2, MAX_TIDY_INTERVAL);
+	else if (++tidiness->vain_looks > MAX_VAIN_LOOKS)
+		tidiness->interval = Min(tidiness->interval * 2, MAX_TIDY_INTERVAL);
 }
 
-/* Looks at a random page of each table. */
+/* Looks at a random page of tickets, and at one of locks. */
 static void
-tidy_page(Prune *prune)
+tidy_leases(Prune *prune)
 {
 	int64		removed = prune->removed;
 	int			seen = 0;
@@ -291,38 +356,82 @@ tidy_page(Prune *prune)
 		foreach(cell, store_sample_locks(prune->before, &seen))
 			prune_lock(prune, (LockRow *) lfirst(cell));
 	}
-	adapt_interval(prune->removed == removed && seen >= FULL_PAGE_ROWS);
+	adapt_interval(&leases, prune->removed == removed &&
+				   seen >= FULL_PAGE_ROWS);
 }
 
-/*
- * Looks at random pages of each table, if the session has added rows.  To be
- * called just before a commit; will_wait tells that the commit may take its
- * time.
- */
-void
-tidy_before_commit(bool will_wait)
+/* Looks at a random page of events. */
+static void
+tidy_events(Prune *prune)
+{
+	int64		removed = prune->removed;
+	int			seen = 0;
+	ListCell   *cell;
+
+	foreach(cell, store_sample_events(prune->before, &seen))
+		prune_event(prune, (RowVersion *) lfirst(cell));
+	adapt_interval(&events, prune->removed == removed &&
+				   seen >= FULL_PAGE_ROWS);
+}
+
+static void
+begin_tidying(Prune *prune, int retention_s)
+{
+	prune->before = clock_read(NO_TIME) - retention_s * USECS_PER_SEC;
+	prune->max_removed = PG_INT64_MAX;
+	prune->quiet = true;
+}
+
+static void
+tidy_lease_pages(int pages, bool will_wait)
 {
 	Prune		prune = {0};
-	int			pages;
 
-	count_due_pages();
-	pages = Min(pages_due, MAX_TIDY_PAGES);
-	/* the transaction may have dropped the extension */
-	if (pages == 0 || !store_is_installed())
-		return;
-	store_begin_call(true);
-	pages_due -= pages;
-	prune.before = clock_read(NO_TIME) -
-		leaselock_ticket_retention * USECS_PER_SEC;
-	prune.max_removed = PG_INT64_MAX;
+	begin_tidying(&prune, leaselock_ticket_retention);
 	prune.without_tags = will_wait;
-	prune.quiet = true;
-	while (pages-- > 0)
-		tidy_page(&prune);
+	for (int i = 0; i < pages; i++)
+		tidy_leases(&prune);
 	if (!will_wait &&
 		pg_prng_uint64_range(&pg_global_prng_state, 1, BATCH) == 1)
 	{
 		prune_blockers(&prune);
 		prune_queues(&prune);
 	}
+}
+
+static void
+tidy_event_pages(int pages)
+{
+	Prune		prune = {0};
+
+	begin_tidying(&prune, leaselock_event_retention);
+	for (int i = 0; i < pages; i++)
+		tidy_events(&prune);
+}
+
+/*
+ * Looks at random pages of each table, if the session has added rows.  To be
+ * called just before a commit; will_wait tells that the commit may take its
+ * time.  Where events are not recorded any more, old ones go with the tickets.
+ */
+void
+tidy_before_commit(bool will_wait)
+{
+	int			pages;
+	int			event_pages;
+
+	count_due_pages(&leases, take_rows_added());
+	count_due_pages(&events, take_events_added());
+	pages = take_due_pages(&leases);
+	if (leaselock_events == EVENTS_OFF)
+		events.pages_due += pages;
+	event_pages = take_due_pages(&events);
+	/* the transaction may have dropped the extension */
+	if (pages + event_pages == 0 || !store_is_installed())
+		return;
+	store_begin_call(true);
+	if (pages > 0)
+		tidy_lease_pages(pages, will_wait);
+	if (event_pages > 0 && !store_is_empty(REL_EVENTS))
+		tidy_event_pages(event_pages);
 }

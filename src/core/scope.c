@@ -29,6 +29,17 @@ caller_identity(const char *owner)
 	return who;
 }
 
+/*
+ * The role that a scope is registered to, InvalidOid if none of that name is
+ * there.  Of one that is known by its oid the caller finds out.
+ */
+Oid
+scope_role(const ScopeRow *row)
+{
+	return OidIsValid(row->role) ? row->role :
+		get_role_oid(NameStr(row->role_name), true);
+}
+
 /* Who may use a scope, read once for many who are asked about. */
 ScopeAccess
 scope_access(const char *scope)
@@ -38,8 +49,7 @@ scope_access(const char *scope)
 
 	access.registered = store_load_scope(scope, &row);
 	if (access.registered)
-		access.role = OidIsValid(row.role) ? row.role :
-			get_role_oid(NameStr(row.role_name), true);
+		access.role = scope_role(&row);
 	return access;
 }
 

@@ -11,6 +11,7 @@
 #define LEASELOCK_SCOPE_H
 
 #include "core/model.h"
+#include "store/rows.h"
 
 /* Who may use a scope. */
 typedef struct ScopeAccess
@@ -20,6 +21,7 @@ typedef struct ScopeAccess
 } ScopeAccess;
 
 extern Identity caller_identity(const char *owner);
+extern Oid	scope_role(const ScopeRow *row);
 extern ScopeAccess scope_access(const char *scope);
 extern bool access_allows(const ScopeAccess *access, Oid role);
 extern bool may_use_scope(const char *scope, Oid role);

@@ -28,6 +28,7 @@
 #include "compat.h"
 #include "core/wait.h"
 #include "store/clock.h"
+#include "store/rows.h"
 #include "store/table.h"
 
 /* The longest sleep between two looks. */
@@ -42,6 +43,7 @@ typedef struct Waiter
 	LockKey		key;
 	pg_uuid_t	ticket;
 	pg_uuid_t	id;				/* what the ticket's tags are made from */
+	Tag			liveness;		/* says that this backend waits for it */
 	TimestampTz until;			/* when its own patience ends */
 	int			flags;			/* for its next look */
 	bool		looking;		/* an error now is one of the look */
@@ -300,13 +302,43 @@ wait_loop(Waiter *waiter, LeaseAnswer *answer)
 	MemoryContextSwitchTo(caller_context);
 }
 
+/* The waiter for the ticket that an acquisition is going to get. */
+static void
+attend_request(Waiter *waiter, const LeaseEvent *event)
+{
+	waiter->key = event->key;
+	waiter->ticket = event->ticket;
+	waiter->id = event->has_request_id ? event->request_id : event->ticket;
+	waiter->liveness = liveness_tag(&waiter->key, &waiter->id);
+}
+
+/*
+ * Locks a table until the transaction ends, so that the extension stays.  If it
+ * was dropped and created again since the key was made, the ticket has to be one
+ * of the present extension, and others have to see by that one's tags that we
+ * are alive.
+ */
+static void
+renew_request(Waiter *waiter, LeaseEvent *event)
+{
+	store_close_table(store_open_table(REL_LOCKS));
+	renew_lock_key(&event->key);
+	if (waiter->key.hash == event->key.hash)
+		return;
+	store_sign_ticket(&event->ticket, &event->key);
+	drop_liveness(&waiter->liveness);
+	attend_request(waiter, event);
+	take_liveness(&waiter->liveness);
+}
+
 /*
  * Acquires a ticket to wait for, within the time that the call gives it, behind
  * transactions that keep the queue or the ticket too.  Each round is a
  * transaction of its own, so that no snapshot is held between them.
  */
 static void
-acquire_ticket(LeaseEvent *event, int64 wait_us, LeaseAnswer *answer)
+acquire_ticket(Waiter *waiter, LeaseEvent *event, int64 wait_us,
+			   LeaseAnswer *answer)
 {
 	TimestampTz until = clock_read(NO_TIME) + wait_us;
 	MemoryContext caller_context = CurrentMemoryContext;
@@ -318,8 +350,11 @@ acquire_ticket(LeaseEvent *event, int64 wait_us, LeaseAnswer *answer)
 
 	event->may_queue = wait_us > 0;
 	MemoryContextSwitchTo(round_context);
-	while (!lease_try_acquire(event, until, first, answer, &obstacle))
+	for (;;)
 	{
+		renew_request(waiter, event);
+		if (lease_try_acquire(event, until, first, answer, &obstacle))
+			break;
 		SPI_commit();
 		wait_for_keeper(&obstacle.tag, obstacle.mode, obstacle.brief,
 						until - clock_read(NO_TIME), slice_ms());
@@ -371,7 +406,7 @@ static void
 begin_acquired_wait(Waiter *waiter, LeaseEvent *event, int64 wait_us,
 					LeaseAnswer *answer)
 {
-	acquire_ticket(event, wait_us, answer);
+	acquire_ticket(waiter, event, wait_us, answer);
 	waiter->ticket = answer->ticket.ticket;
 	if (answer->state != LEASE_WAITING)
 		return;
@@ -392,13 +427,12 @@ wait_for_turn(Waiter *waiter, LeaseEvent *event, int64 wait_us,
 			  LeaseAnswer *answer)
 {
 	MemoryContext caller_context = CurrentMemoryContext;
-	Tag			liveness = liveness_tag(&waiter->key, &waiter->id);
 	volatile bool committed = false;
 
 	waiter->flags = LOOK_ATTENDING;
 	waiter->holder_until = NO_TIME;
 	answer->state = LEASE_WAITING;
-	take_liveness(&liveness);
+	take_liveness(&waiter->liveness);
 	PG_TRY();
 	{
 		if (event != NULL)
@@ -416,11 +450,11 @@ wait_for_turn(Waiter *waiter, LeaseEvent *event, int64 wait_us,
 		FlushErrorState();
 		if (committed && !waiter->looking)
 			tidy_after_error(&waiter->ticket, event != NULL);
-		drop_liveness(&liveness);
+		drop_liveness(&waiter->liveness);
 		ReThrowError(error);
 	}
 	PG_END_TRY();
-	drop_liveness(&liveness);
+	drop_liveness(&waiter->liveness);
 }
 
 /*
@@ -436,6 +470,7 @@ wait_for_ticket(const TicketRow *ticket, TimestampTz until,
 	waiter->key = ticket->key;
 	waiter->ticket = ticket->ticket;
 	waiter->id = *tag_id(ticket);
+	waiter->liveness = liveness_tag(&waiter->key, &waiter->id);
 	waiter->until = until;
 	wait_for_turn(waiter, NULL, 0, answer);
 }
@@ -452,9 +487,7 @@ acquire_and_wait(LeaseEvent *event, int64 wait_us, LeaseAnswer *answer)
 
 	require_own_request(event);
 	event->attending = true;
-	waiter->key = event->key;
-	waiter->ticket = event->ticket;
-	waiter->id = event->has_request_id ? event->request_id : event->ticket;
+	attend_request(waiter, event);
 	waiter->until = DT_NOEND;
 	wait_for_turn(waiter, event, wait_us, answer);
 }

@@ -307,17 +307,11 @@ store_next_locks(const LockKey *after, int count)
 	return scan_locks(rows, keys, 1, count);
 }
 
-/* Tests the time column before the rest is deformed; most rows are rejected. */
 static void *
-read_idle_lock(HeapTuple tuple, TupleDesc desc, TimestampTz before)
+read_idle_lock(HeapTuple tuple, TupleDesc desc)
 {
-	LockRow    *lock;
-	bool		isnull;
+	LockRow    *lock = palloc(sizeof(LockRow));
 
-	if (DatumGetTimestampTz(heap_getattr(tuple, LOCKS_CHANGED_AT, desc,
-										 &isnull)) >= before)
-		return NULL;
-	lock = palloc(sizeof(LockRow));
 	read_lock(tuple, desc, NULL, lock);
 	return lock;
 }
@@ -326,7 +320,8 @@ read_idle_lock(HeapTuple tuple, TupleDesc desc, TimestampTz before)
 List *
 store_sample_locks(TimestampTz before, int *seen)
 {
-	return store_sample_rows(REL_LOCKS, before, seen, read_idle_lock);
+	return store_sample_rows(REL_LOCKS, LOCKS_CHANGED_AT, before, seen,
+							 read_idle_lock);
 }
 
 /* Writes a lock's row.  The caller holds its name tag. */

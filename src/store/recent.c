@@ -38,7 +38,7 @@ typedef struct Recent
 {
 	uint64		generation;		/* 0: nothing */
 	TimestampTz written_at;		/* when the statement began that wrote it */
-	char text[	RECENT_TEXT];	/* scope, name and owner */
+	char text[	RECENT_TEXT];	/* scope, name, owner and note */
 } Recent;
 
 typedef struct RecentLock
@@ -80,14 +80,16 @@ store_text(Recent *recent, char **end, const char **text)
  * if they are too long.  What was there before must not be used any more.
  */
 static bool
-begin_recent(Recent *recent, LockKey *key, const char **owner)
+begin_recent(Recent *recent, LockKey *key, const char **owner,
+			 const char **note)
 {
 	char	   *end = recent->text;
 
 	recent->generation = 0;
 	if (!store_text(recent, &end, &key->scope) ||
 		!store_text(recent, &end, &key->name) ||
-		(*owner != NULL && !store_text(recent, &end, owner)))
+		(*owner != NULL && !store_text(recent, &end, owner)) ||
+		(*note != NULL && !store_text(recent, &end, note)))
 		return false;
 	recent->generation = store_event_generation();
 	recent->written_at = GetCurrentStatementStartTimestamp();
@@ -147,10 +149,11 @@ remember_lock(const LockRow *lock)
 {
 	RecentLock *slot = find_lock(&lock->key);
 	LockRow		row = *lock;
+	const char *note = NULL;
 
 	if (slot == NULL)
 		slot = clear_lock(&lock->key);
-	if (begin_recent(&slot->recent, &row.key, &row.holder.owner))
+	if (begin_recent(&slot->recent, &row.key, &row.holder.owner, &note))
 		slot->row = row;
 }
 
@@ -200,7 +203,7 @@ remember_ticket(const TicketRow *ticket)
 	RecentTicket *slot = ticket_slot(&ticket->ticket);
 	TicketRow	row = *ticket;
 
-	if (begin_recent(&slot->recent, &row.key, &row.who.owner))
+	if (begin_recent(&slot->recent, &row.key, &row.who.owner, &row.note))
 		slot->row = row;
 }
 
@@ -217,6 +220,7 @@ recall_ticket(const pg_uuid_t *id, TicketRow *ticket)
 	ticket->key.scope = copy_text(ticket->key.scope);
 	ticket->key.name = copy_text(ticket->key.name);
 	ticket->who.owner = copy_text(ticket->who.owner);
+	ticket->note = copy_text(ticket->note);
 	ticket->attended = false;
 	ticket->recalled = true;
 	return true;

@@ -31,9 +31,22 @@ typedef struct Blocker
 typedef struct ScopeRow
 {
 	RowVersion	version;
+	const char *scope;			/* NULL where it was asked for */
 	NameData	role_name;
 	Oid			role;			/* InvalidOid: only the name counts */
 } ScopeRow;
+
+/* A scan of events in the order of (xid, id). */
+typedef struct EventScan EventScan;
+
+/* Behind which event to begin. */
+typedef struct EventCursor
+{
+	bool		has_xid;		/* else before all */
+	FullTransactionId xid;
+	bool		has_id;			/* else behind all of that transaction */
+	int64		id;
+} EventCursor;
 
 /* in file locks.c */
 extern void store_load_lock(const LockKey *key, LockRow *lock);
@@ -78,9 +91,20 @@ extern void store_forget_blocker(const Identity *who, const LockKey *key);
 
 /* in file scopes.c */
 extern bool store_load_scope(const char *scope, ScopeRow *row);
+extern List *store_list_scopes(void);
 extern void store_save_scope(const char *scope, const char *role_name,
 							 Oid role);
 extern bool store_delete_scope(const char *scope);
+
+/* in file events.c */
+extern const char *change_kind_name(ChangeKind kind);
+extern void store_add_event(EventRow *event);
+extern EventScan *store_open_events(const EventCursor *after,
+									FullTransactionId horizon);
+extern bool store_next_event(EventScan *scan, EventRow *event);
+extern void store_close_events(EventScan *scan);
+extern List *store_sample_events(TimestampTz before, int *seen);
+extern bool store_try_delete_event(RowVersion *version);
 
 /* in file floor.c */
 extern int64 store_load_floor(void);

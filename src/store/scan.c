@@ -52,12 +52,13 @@ server_snapshot(Snapshot snapshot)
 }
 
 /*
- * The one moment as of which locks and tickets are read, NULL: each scan sees
- * its own.  What sessions remember of the other tables is always of the latest.
+ * The one moment as of which locks, tickets and events are read, NULL: each scan
+ * sees its own.  What sessions remember of the other tables is always of the
+ * latest.
  */
 static Snapshot picture = NULL;
 
-/* From now on the rows of locks and tickets fit each other. */
+/* From now on the rows of these tables fit each other. */
 void
 store_begin_picture(void)
 {
@@ -72,10 +73,28 @@ store_end_picture(void)
 	picture = NULL;
 }
 
+/*
+ * Every transaction before this one had ended at the moment of the picture, in
+ * whichever database, and what it wrote is in the picture.  So nothing can come
+ * before it any more: new transactions have later numbers.
+ */
+FullTransactionId
+store_picture_horizon(void)
+{
+	/* read behind the snapshot, so it is not older than that */
+	FullTransactionId next = ReadNextFullTransactionId();
+	uint32		epoch = EpochFromFullTransactionId(next);
+
+	if (picture->xmin > XidFromFullTransactionId(next))
+		epoch--;
+	return FullTransactionIdFromEpochAndXid(epoch, picture->xmin);
+}
+
 static Snapshot
 take_snapshot(StoreRelation table)
 {
-	bool		depicted = table == REL_LOCKS || table == REL_TICKETS;
+	bool		depicted = table == REL_LOCKS || table == REL_TICKETS ||
+	table == REL_EVENTS;
 
 	return RegisterSnapshot(picture != NULL && depicted ? picture :
 							GetLatestSnapshot());
@@ -300,14 +319,13 @@ store_is_current(StoreRelation table, const RowVersion *version)
 }
 
 /*
- * The rows of a random page of a table that the reader does not answer NULL for.
- * Any page will do, so no index is needed to find what is old.  *seen is raised
- * by how many there were.
+ * The rows of a random page of a table whose time in a column lies before.  Any
+ * page will do, so no index is needed to find what is old.  *seen is raised by
+ * how many versions there were.  Most are young, so the reader is given the old ones only.
  */
 List *
-store_sample_rows(StoreRelation table, TimestampTz before, int *seen,
-				  void *(*reader) (HeapTuple tuple, TupleDesc desc,
-								   TimestampTz before))
+store_sample_rows(StoreRelation table, AttrNumber column, TimestampTz before,
+				  int *seen, void *(*reader) (HeapTuple tuple, TupleDesc desc))
 {
 	Relation	rel = store_open_table(table);
 	BlockNumber blocks = RelationGetNumberOfBlocks(rel);
@@ -333,15 +351,15 @@ store_sample_rows(StoreRelation table, TimestampTz before, int *seen,
 	scan = BeginTidRangeScanCompat(rel, SnapshotAny, &first, &last);
 	while (table_scan_getnextslot_tidrange(scan, ForwardScanDirection, slot))
 	{
-		void	   *row;
+		bool		isnull;
 
-		if (!table_tuple_satisfies_snapshot(rel, slot, snapshot))
-			continue;
+		/* most are too young, and need not even be visible */
 		(*seen)++;
-		row = reader(ExecFetchSlotHeapTuple(slot, false, NULL),
-					 RelationGetDescr(rel), before);
-		if (row != NULL)
-			rows = lappend(rows, row);
+		if (DatumGetTimestampTz(slot_getattr(slot, column, &isnull)) < before &&
+			table_tuple_satisfies_snapshot(rel, slot, snapshot))
+			rows = lappend(rows,
+						   reader(ExecFetchSlotHeapTuple(slot, false, NULL),
+								  RelationGetDescr(rel)));
 	}
 	table_endscan(scan);
 	ExecDropSingleTupleTableSlot(slot);

@@ -31,9 +31,26 @@ enum
 };
 
 /*
- * Which role a scope is registered to; false: to none.  The role's oid is
- * invalid if the row came in a dump, so that only the name means anything here.
+ * The role's oid is invalid if the row came in a dump, so that only the name
+ * means anything here.  The scope is known to most, and not read.
  */
+static void
+read_scope(HeapTuple tuple, TupleDesc desc, ScopeRow *row)
+{
+	const Installation *own = store_load_installation();
+	Datum		values[SCOPES_COLUMNS];
+	bool		nulls[SCOPES_COLUMNS];
+
+	heap_deform_tuple(tuple, desc, values, nulls);
+	row->version = store_row_version(tuple);
+	row->scope = NULL;
+	row->role_name = *DatumGetName(VALUE(SCOPES_ROLE));
+	row->role = memcmp(DatumGetUUIDP(VALUE(SCOPES_HOME)), &own->home,
+					   UUID_LEN) != 0 ? InvalidOid :
+		DatumGetObjectId(VALUE(SCOPES_ROLE_OID));
+}
+
+/* Which role a scope is registered to; false: to none. */
 bool
 store_load_scope(const char *scope, ScopeRow *row)
 {
@@ -51,20 +68,33 @@ store_load_scope(const char *scope, ScopeRow *row)
 	tuple = store_next_row(scan, ForwardScanDirection);
 	found = HeapTupleIsValid(tuple);
 	if (found)
-	{
-		const Installation *own = store_load_installation();
-		Datum		values[SCOPES_COLUMNS];
-		bool		nulls[SCOPES_COLUMNS];
-
-		heap_deform_tuple(tuple, RelationGetDescr(scan->rel), values, nulls);
-		row->version = store_row_version(tuple);
-		row->role_name = *DatumGetName(VALUE(SCOPES_ROLE));
-		row->role = memcmp(DatumGetUUIDP(VALUE(SCOPES_HOME)), &own->home,
-						   UUID_LEN) != 0 ? InvalidOid :
-			DatumGetObjectId(VALUE(SCOPES_ROLE_OID));
-	}
+		read_scope(tuple, RelationGetDescr(scan->rel), row);
 	store_close_scan(scan);
 	return found;
+}
+
+/* All registered scopes, in the order of their names (ScopeRow *). */
+List *
+store_list_scopes(void)
+{
+	TableScan  *scan = store_open_scan(REL_SCOPES, REL_SCOPES_PKEY, NULL, 0);
+	HeapTuple	tuple;
+	List	   *scopes = NIL;
+	bool		isnull;
+
+	while (HeapTupleIsValid(tuple = store_next_row(scan,
+												   ForwardScanDirection)))
+	{
+		ScopeRow   *row = palloc(sizeof(ScopeRow));
+
+		read_scope(tuple, RelationGetDescr(scan->rel), row);
+		row->scope = TextDatumGetCString(heap_getattr(tuple, SCOPES_SCOPE,
+													  RelationGetDescr(scan->rel),
+													  &isnull));
+		scopes = lappend(scopes, row);
+	}
+	store_close_scan(scan);
+	return scopes;
 }
 
 /*

@@ -30,7 +30,8 @@ typedef enum StoreRelation
 	REL_QUEUES,
 	REL_FLOOR,
 	REL_SCOPES,
-	REL_LAST_TABLE = REL_SCOPES,
+	REL_EVENTS,
+	REL_LAST_TABLE = REL_EVENTS,
 	REL_LOCKS_PKEY,
 	REL_TICKETS_TICKET,
 	REL_TICKETS_REQUEST,
@@ -39,6 +40,7 @@ typedef enum StoreRelation
 	REL_TICKETS_WAITER,
 	REL_BLOCKERS_OWNER,
 	REL_SCOPES_PKEY,
+	REL_EVENTS_PKEY,
 	REL_NONE					/* no index: the scan has no order */
 } StoreRelation;
 
@@ -100,6 +102,7 @@ extern const TableIndex *store_list_indexes(StoreRelation table, Relation rel,
 /* in file scan.c */
 extern void store_begin_picture(void);
 extern void store_end_picture(void);
+extern FullTransactionId store_picture_horizon(void);
 extern void store_set_key(ScanKey key, AttrNumber column, RegProcedure equal,
 						  Datum value);
 extern TableScan *store_open_scan(StoreRelation table, StoreRelation index,
@@ -110,11 +113,10 @@ extern void store_close_scan(TableScan *scan);
 extern bool store_read_row(StoreRelation table, ItemPointer tid,
 						   RowReader reader, void *row);
 extern bool store_is_current(StoreRelation table, const RowVersion *version);
-extern List *store_sample_rows(StoreRelation table, TimestampTz before,
-							   int *seen,
+extern List *store_sample_rows(StoreRelation table, AttrNumber column,
+							   TimestampTz before, int *seen,
 							   void *(*reader) (HeapTuple tuple,
-												TupleDesc desc,
-												TimestampTz before));
+												TupleDesc desc));
 extern RowVersion store_row_version(HeapTuple tuple);
 extern TimestampTz store_time_or_none(Datum value, bool isnull);
 

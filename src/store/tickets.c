@@ -45,7 +45,8 @@ enum
 	TICKETS_ALIVE_UNTIL,
 	TICKETS_ENDED_AT,
 	TICKETS_WAITER_PID,
-	TICKETS_COLUMNS = TICKETS_WAITER_PID
+	TICKETS_NOTE,
+	TICKETS_COLUMNS = TICKETS_NOTE
 };
 
 /* How much of a ticket's uuid is hash. */
@@ -157,6 +158,8 @@ read_ticket(HeapTuple tuple, TupleDesc desc, const LockKey *key,
 		DatumGetInt32(VALUE(TICKETS_WAITER_PID));
 	ticket->claimed = DatumGetBool(VALUE(TICKETS_CLAIMED));
 	ticket->ended_at = TIME(TICKETS_ENDED_AT);
+	ticket->note = ISNULL(TICKETS_NOTE) ? NULL :
+		TextDatumGetCString(VALUE(TICKETS_NOTE));
 	end_foreign_ticket(ticket);
 }
 
@@ -360,6 +363,8 @@ store_save_ticket(TicketRow *ticket)
 	SET_TIME(TICKETS_ENDED_AT, ticket->ended_at);
 	SET_IF(ticket->waiter_pid != 0, TICKETS_WAITER_PID,
 		   Int32GetDatum(ticket->waiter_pid));
+	SET_IF(ticket->note != NULL, TICKETS_NOTE,
+		   CStringGetTextDatum(ticket->note));
 
 	store_write_row(REL_TICKETS, values, nulls, &ticket->version);
 	note_place(places, place_hash(&ticket->ticket), &ticket->version.tid);
@@ -478,17 +483,11 @@ store_last_place(const LockKey *key)
 	return place;
 }
 
-/* Tests the time column before the rest is deformed; most rows are rejected. */
 static void *
-read_old_ticket(HeapTuple tuple, TupleDesc desc, TimestampTz before)
+read_old_ticket(HeapTuple tuple, TupleDesc desc)
 {
-	TicketRow  *ticket;
-	bool		isnull;
+	TicketRow  *ticket = palloc(sizeof(TicketRow));
 
-	if (DatumGetTimestampTz(heap_getattr(tuple, TICKETS_REQUESTED_AT, desc,
-										 &isnull)) >= before)
-		return NULL;
-	ticket = palloc(sizeof(TicketRow));
 	read_ticket(tuple, desc, NULL, ticket);
 	return ticket;
 }
@@ -497,5 +496,6 @@ read_old_ticket(HeapTuple tuple, TupleDesc desc, TimestampTz before)
 List *
 store_sample_tickets(TimestampTz before, int *seen)
 {
-	return store_sample_rows(REL_TICKETS, before, seen, read_old_ticket);
+	return store_sample_rows(REL_TICKETS, TICKETS_REQUESTED_AT, before, seen,
+							 read_old_ticket);
 }

@@ -94,11 +94,50 @@ typedef struct TicketRow
 	int			waiter_pid;		/* the backend to be woken, 0: none */
 	bool		claimed;
 	TimestampTz ended_at;		/* NO_TIME: not ended */
+	const char *note;			/* for people, NULL: none */
 	/* not stored: what is known of a waiter beside its row */
 	bool		attended;
 	bool		allowed;		/* its role may use the scope */
 	bool		recalled;		/* it was not read: as this session wrote it
 								 * last */
 } TicketRow;
+
+/* What became of a lease, as leaselock.events tells it. */
+typedef enum ChangeKind
+{
+	CHANGE_GRANTED,
+	CHANGE_PROMOTED,
+	CHANGE_RELEASED,
+	CHANGE_EXPIRED,
+	CHANGE_BROKEN,
+	CHANGE_SCOPE_CREATED,
+	CHANGE_SCOPE_DROPPED,
+	CHANGE_PRUNED,
+	CHANGE_BUMPED,
+	/* these only if all are recorded */
+	CHANGE_QUEUED,
+	CHANGE_RENEWED,
+	CHANGE_CANCELLED,
+	CHANGE_TIMED_OUT,
+	CHANGE_DEADLOCK
+} ChangeKind;
+
+/* A change of a lease that is on record. */
+typedef struct EventRow
+{
+	RowVersion	version;
+	FullTransactionId xid;		/* of the transaction, not a subtransaction */
+	int64		id;				/* its number in that, from 1 */
+	TimestampTz at;				/* when it happened */
+	TimestampTz recorded_at;	/* when it was written */
+	ChangeKind	kind;
+	const char *scope;			/* NULL: none */
+	const char *name;			/* NULL: none */
+	Identity	who;			/* whose lease, owner NULL: which operator */
+	int64		fence;			/* 0: none */
+	bool		has_ticket;
+	pg_uuid_t	ticket;
+	const char *note;			/* NULL: none */
+} EventRow;
 
 #endif							/* LEASELOCK_TYPES_H */

@@ -9,11 +9,13 @@ set terminal svg size 980,height font 'sans-serif,13' background '#ffffff' noenh
 set encoding utf8
 
 colour(case) = case eq 'tickets' ? '#0072b2' : case eq 'named' ? '#56b4e9' : \
+	case eq 'tickets-grants' ? '#4d7f9e' : case eq 'tickets-all' ? '#8fb4c9' : \
 	case eq 'tickets-next' ? '#003c5f' : case eq 'named-next' ? '#a6d8f5' : \
 	case eq 'updates' ? '#4d4d4d' : case eq 'updates-roomy' ? '#808080' : case eq 'advisory' ? '#c4c4c4' : \
 	case eq 'shedlock' ? '#009e73' : case eq 'hand-tickets' ? '#d55e00' : case eq 'hand-named' ? '#e69f00' : \
 	case eq 'redis-always' ? '#882255' : case eq 'redis-everysec' ? '#cc79a7' : case eq 'redis-next' ? '#661100' : '#ddcc77'
 title_of(case) = case eq 'tickets' ? 'leaselock: tickets' : case eq 'named' ? 'leaselock: named locks' : \
+	case eq 'tickets-grants' ? 'leaselock: tickets, events' : case eq 'tickets-all' ? 'leaselock: tickets, all events' : \
 	case eq 'tickets-next' ? 'leaselock: tickets, next' : case eq 'named-next' ? 'leaselock: named locks, next' : \
 	case eq 'updates' ? 'two UPDATEs' : case eq 'updates-roomy' ? 'two UPDATEs, pages with room' : \
 	case eq 'advisory' ? 'pg_advisory_lock' : case eq 'shedlock' ? 'ShedLock''s statements' : \

@@ -11,7 +11,7 @@ statements() {
 	local schema=leaselock
 	[[ $1 != hand-* ]] || schema=hand
 	case $1 in
-	tickets | hand-tickets) cat <<-SQL
+	tickets | tickets-grants | tickets-all | hand-tickets) cat <<-SQL
 		SELECT ticket FROM $schema.lease_acquire('job.' || :n::text, 'worker-' || :client_id::text) WHERE state = 'held' \\gset
 		SELECT state = 'released' AS ok FROM $schema.lease_release(:ticket) \\gset
 		SQL
@@ -92,4 +92,9 @@ first_take() {
 	tickets-next) say "SELECT (leaselock.lease_acquire('job.' || :n::text, 'worker-' || :client_id::text)).ticket \\gset" ;;
 	named-next) say "SELECT leaselock.try_lock('job.' || :n::text, 'worker-' || :client_id::text, '60 s') AS fence \\gset" ;;
 	esac
+}
+
+# events_setting CASE: the setting that it needs; nothing if none
+events_setting() {
+	case $1 in tickets-grants | tickets-all) say "leaselock.events=${1#tickets-}" ;; esac
 }

@@ -176,9 +176,9 @@ CREATE FUNCTION public.seen(view text, OUT rows text) LANGUAGE plpgsql AS $$ BEG
 END $$;
 SELECT * FROM public.matrix(ARRAY[
 	$$SELECT public.seen('lease_status')$$,
-	$$SELECT public.seen('status_rows()')$$,
+	$$SELECT public.seen('internal_status_rows()')$$,
 	$$SELECT public.seen('lease_tickets')$$,
-	$$SELECT public.seen('ticket_rows()')$$,
+	$$SELECT public.seen('internal_ticket_rows()')$$,
 	$$SELECT owner FROM leaselock.lease_peek('open')$$,
 	$$SELECT owner FROM leaselock.lease_peek('job', 'team')$$,
 	$$SELECT owner FROM leaselock.lease_peek('ex', 'team')$$,
@@ -201,7 +201,13 @@ SELECT * FROM public.matrix((SELECT array_agg(format('SELECT ''read'' FROM (SELE
 	$$UPDATE leaselock.locks SET fence = fence RETURNING 'written'$$,
 	$$DELETE FROM leaselock.scopes RETURNING 'written'$$,
 	$$INSERT INTO leaselock.floor VALUES (1, 1) RETURNING 'written'$$,
+	$$INSERT INTO leaselock.events (id, xid, at, recorded_at, role, kind) VALUES (1, '3', now(), now(), 10, 'granted') RETURNING 'written'$$,
 	$$SELECT 'set' FROM set_config('leaselock.clock_offset', '1', true)$$,
+	$$SELECT 'set' FROM set_config('leaselock.events', 'all', true)$$,
+	$$SELECT 'set' FROM set_config('leaselock.event_retention', '0', true)$$,
+	$$SELECT 'set' FROM set_config('leaselock.log_breaks', 'on', true)$$,
+	$$SELECT 'set' FROM set_config('leaselock.log_refusals', 'on', true)$$,
+	$$SELECT 'set' FROM set_config('leaselock.log_takeovers', 'on', true)$$,
 	$$SELECT 'set' FROM set_config('leaselock.max_lease', '1h', true)$$,
 	$$SELECT 'set' FROM set_config('leaselock.ticket_retention', '0', true)$$]);
 
@@ -249,8 +255,16 @@ SELECT leaselock.lease_prune(); -- fail
 SELECT leaselock.lease_acquire('job', 'w', '1 s', scope => 'team'); -- fail: 22023
 SELECT leaselock.lease_acquire('job', NULL, scope => 'team'); -- fail: 22004
 SELECT leaselock.fence_check('job', NULL, 'team'); -- fail: 22004
-\set VERBOSITY default
 RESET ROLE;
+-- what one role has checked in a transaction is remembered for that role alone
+SELECT fence AS job_fence FROM leaselock.lease_peek('job', 'team') \gset
+BEGIN;
+SET LOCAL ROLE regress_leaselock_member;
+SELECT leaselock.fence_check('job', :job_fence, 'team'); -- ok
+SET LOCAL ROLE regress_leaselock_stranger;
+SELECT leaselock.fence_check('job', :job_fence, 'team'); -- fail: 42501
+ROLLBACK;
+\set VERBOSITY default
 
 --
 -- Access lost, in order (section 3): the held ticket lasts to its expiry, the

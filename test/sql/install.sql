@@ -73,6 +73,20 @@ WHERE attrelid = 'leaselock.lease_status'::regclass AND attnum > 0 ORDER BY attn
 SELECT attname AS column, format_type(atttypid, atttypmod) AS type
 FROM pg_attribute
 WHERE attrelid = 'leaselock.lease_tickets'::regclass AND attnum > 0 ORDER BY attnum;
+SELECT attname AS column, format_type(atttypid, atttypmod) AS type
+FROM pg_attribute
+WHERE attrelid = 'leaselock.lease_scopes'::regclass AND attnum > 0 ORDER BY attnum;
+-- none without a description: relations, and the columns of those that are no tables
+SELECT relname FROM pg_class
+WHERE relnamespace = 'leaselock'::regnamespace AND relkind IN ('r', 'v')
+	AND obj_description(oid, 'pg_class') IS NULL;
+SELECT attrelid::regclass, attname FROM pg_attribute a JOIN pg_class c ON c.oid = attrelid
+WHERE relnamespace = 'leaselock'::regnamespace AND relkind IN ('v', 'c') AND attnum > 0
+	AND col_description(attrelid, attnum) IS NULL;
+-- what is not for callers is called so, in its name and in its description
+SELECT count(*) FROM pg_proc
+WHERE pronamespace = 'leaselock'::regnamespace
+	AND (proname LIKE 'internal\_%') IS DISTINCT FROM (obj_description(oid, 'pg_proc') LIKE 'internal: %');
 
 CREATE ROLE regress_leaselock_stranger;
 SELECT has_schema_privilege('public', 'leaselock', 'USAGE') AS may_use,
@@ -91,6 +105,7 @@ SELECT state FROM leaselock.lease_acquire('install', 'worker'); -- ok
 SELECT name, owner FROM leaselock.lease_status WHERE name = 'install'; -- ok
 SELECT name, owner FROM leaselock.lease_tickets WHERE name = 'install'; -- ok
 SELECT name, owner FROM leaselock.lease_peek('install'); -- ok
+SELECT count(*) FROM leaselock.lease_scopes; -- ok
 SELECT leaselock.lease_release_all('worker'); -- ok
 RESET ROLE;
 DROP ROLE regress_leaselock_stranger;

@@ -1,9 +1,7 @@
 -- Waits that their owner gives up.
-LOAD 'leaselock';
-\set look 'state, depth, position, holder'
--- what there is of a ticket
-\set has 'ticket IS NOT NULL AS ticket, fence IS NOT NULL AS fence, expires_at IS NOT NULL AS expires, wait_until IS NOT NULL AS wait_until'
-\set tickets 'owner, state, position, depth'
+\getenv sql PG_ABS_SRCDIR
+\set queue :sql '/sql/include/queue.sql'
+\i :queue
 
 SELECT ticket AS h FROM leaselock.lease_acquire('queue.cancel', 'h', '300 s') \gset
 SELECT ticket AS a FROM leaselock.lease_acquire('queue.cancel', 'a', '60 s', '300 s') \gset

@@ -1,8 +1,8 @@
 -- Several waiting tickets of one identity, and identities that look alike.
 -- Time is moved by leaselock.clock_offset.
-LOAD 'leaselock';
-\set look 'state, depth, position, holder'
-\set tickets 'owner, state, position, depth'
+\getenv sql PG_ABS_SRCDIR
+\set queue :sql '/sql/include/queue.sql'
+\i :queue
 
 -- ok: they share the place of the first
 SELECT ticket AS h FROM leaselock.lease_acquire('queue.share', 'h', '300 s') \gset

@@ -1,8 +1,8 @@
 -- leaselock.max_waiters.
 -- Time is moved by leaselock.clock_offset.
-LOAD 'leaselock';
-\set look 'state, depth, position, holder'
-\set id '''00000000-0000-0000-0000-0000000000c1'''
+\getenv sql PG_ABS_SRCDIR
+\set queue :sql '/sql/include/queue.sql'
+\i :queue
 
 SET leaselock.max_waiters = 3;
 SELECT ticket AS h FROM leaselock.lease_acquire('queue.full', 'h', '300 s') \gset

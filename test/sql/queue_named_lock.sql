@@ -1,8 +1,8 @@
 -- Named locks that others queue for.
 -- Time is moved by leaselock.clock_offset.
-LOAD 'leaselock';
-\set look 'state, depth, position, holder'
-\set status 'owner, depth, lapsed, waiters'
+\getenv sql PG_ABS_SRCDIR
+\set queue :sql '/sql/include/queue.sql'
+\i :queue
 
 SELECT leaselock.try_lock('queue.named', 'h', '60 s') AS h_fence \gset
 SELECT ticket AS a FROM leaselock.lease_acquire('queue.named', 'a', '60 s', '300 s') \gset

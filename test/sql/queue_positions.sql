@@ -1,22 +1,7 @@
 -- What a waiter is told: its position, and when to call again.
-LOAD 'leaselock';
-\set look 'state, depth, position, holder'
-
--- The owners in the order in which a lock is given to them, if each releases
--- it as soon as it has it.
-CREATE PROCEDURE pg_temp.drain(lock text, INOUT owners text DEFAULT '') LANGUAGE plpgsql AS $$
-DECLARE
-	t uuid;
-	o text;
-BEGIN
-	LOOP
-		SELECT ticket, owner INTO t, o FROM leaselock.lease_tickets WHERE name = lock AND state = 'held';
-		EXIT WHEN t IS NULL;
-		owners := concat_ws(' ', nullif(owners, ''), o);
-		PERFORM leaselock.lease_release(t);
-		COMMIT;
-	END LOOP;
-END $$;
+\getenv sql PG_ABS_SRCDIR
+\set queue :sql '/sql/include/queue.sql'
+\i :queue
 
 SELECT state FROM leaselock.lease_acquire('queue.long', 'h', '300 s');
 CREATE TEMP TABLE waiter (nr int, ticket uuid, position int, next_call_ms bigint);

@@ -1,26 +1,8 @@
 -- Whose turn it is: after a release, a lapse, and waiters that are gone.
 -- Time is moved by leaselock.clock_offset.
-LOAD 'leaselock';
-\set look 'state, depth, position, holder'
-\set tickets 'owner, state, position, depth'
-\set status 'owner, depth, lapsed, waiters'
-\set id '''00000000-0000-0000-0000-0000000000c1'''
-
--- The owners in the order in which a lock is given to them, if each releases
--- it as soon as it has it.
-CREATE PROCEDURE pg_temp.drain(lock text, INOUT owners text DEFAULT '') LANGUAGE plpgsql AS $$
-DECLARE
-	t uuid;
-	o text;
-BEGIN
-	LOOP
-		SELECT ticket, owner INTO t, o FROM leaselock.lease_tickets WHERE name = lock AND state = 'held';
-		EXIT WHEN t IS NULL;
-		owners := concat_ws(' ', nullif(owners, ''), o);
-		PERFORM leaselock.lease_release(t);
-		COMMIT;
-	END LOOP;
-END $$;
+\getenv sql PG_ABS_SRCDIR
+\set queue :sql '/sql/include/queue.sql'
+\i :queue
 
 -- ok: by a release: the head holds the lock before it has asked, with a greater
 -- fence, for half of leaselock.waiter_timeout

@@ -1,9 +1,8 @@
 -- Request ids of acquisitions that wait.
 -- Time is moved by leaselock.clock_offset.
-LOAD 'leaselock';
-\set look 'state, depth, position, holder'
-\set tickets 'owner, state, position, depth'
-\set id '''00000000-0000-0000-0000-0000000000c1'''
+\getenv sql PG_ABS_SRCDIR
+\set queue :sql '/sql/include/queue.sql'
+\i :queue
 
 \set other '''00000000-0000-0000-0000-0000000000c2'''
 SELECT ticket AS h FROM leaselock.lease_acquire('queue.retry', 'h', '300 s') \gset

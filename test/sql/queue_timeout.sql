@@ -1,11 +1,8 @@
 -- Waits that the clock ends: they ran out, or their owner fell silent.
 -- Time is moved by leaselock.clock_offset.
-LOAD 'leaselock';
-\set look 'state, depth, position, holder'
--- what there is of a ticket
-\set has 'ticket IS NOT NULL AS ticket, fence IS NOT NULL AS fence, expires_at IS NOT NULL AS expires, wait_until IS NOT NULL AS wait_until'
-\set tickets 'owner, state, position, depth'
-\set status 'owner, depth, lapsed, waiters'
+\getenv sql PG_ABS_SRCDIR
+\set queue :sql '/sql/include/queue.sql'
+\i :queue
 
 -- ok: the wait ran out
 SELECT ticket AS h, fence AS h_fence FROM leaselock.lease_acquire('queue.wait', 'h', '300 s') \gset
@@ -33,7 +30,6 @@ RESET leaselock.clock_offset;
 
 -- ok: a polling waiter fell silent for leaselock.waiter_timeout; every call with
 -- the ticket or its request id is a sign of life
-\set id '''00000000-0000-0000-0000-0000000000c1'''
 SELECT state FROM leaselock.lease_acquire('queue.silent', 'h', '300 s');
 SELECT ticket AS a FROM leaselock.lease_acquire('queue.silent', 'a', '60 s', '300 s') \gset
 SELECT ticket AS b FROM leaselock.lease_acquire('queue.silent', 'b', '60 s', '300 s') \gset

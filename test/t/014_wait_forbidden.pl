@@ -79,7 +79,7 @@ sub refused
 	  or diag($err);
 	my @hints = $err =~ /HINT:\s+(.*)/g;
 	is_deeply(\@hints,
-		[ 'CALL it by itself: not in a transaction block, a function, an exception block or a pipeline. There, poll with lease_get().'
+		[ 'CALL it by itself: not in a transaction block, a function, an exception block or a pipeline. There, poll with lease_get(). A driver without autocommit has opened a transaction block by itself.'
 		], "$call, $what: the hint");
 	unlike($out, qr/waiting|timed_out|held/, "$call, $what: no answer");
 	is(traces(), $before, "$call, $what: nothing was done");

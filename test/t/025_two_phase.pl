@@ -142,6 +142,19 @@ outcome($main, 'ROLLBACK TO s');
 is(outcome($main, q{PREPARE TRANSACTION 'undone'}),
 	'', 'undone with its savepoint: prepared');
 is(outcome($main, q{ROLLBACK PREPARED 'undone'}), '', 'and rolled back');
+outcome($main, 'BEGIN; SAVEPOINT a; SAVEPOINT s');
+is(outcome($main, q{SELECT state FROM leaselock.lease_acquire('undone', 'worker')}),
+	'held', 'a savepoint in another acquires');
+outcome($main, 'RELEASE s; ROLLBACK TO a');
+is(outcome($main, q{PREPARE TRANSACTION 'undone'}),
+	'', 'undone with the outer one: prepared');
+is(outcome($main, q{ROLLBACK PREPARED 'undone'}), '', 'and rolled back');
+outcome($main, 'BEGIN; SAVEPOINT a; SAVEPOINT s');
+is(outcome($main, q{SELECT state FROM leaselock.lease_acquire('undone', 'worker')}),
+	'held', 'a savepoint in another acquires');
+outcome($main, 'RELEASE s');
+is(outcome($main, q{PREPARE TRANSACTION 'undone'}),
+	'0A000', 'and is released: refused');
 
 # a transaction-wide snapshot
 ($ticket, $fence) = acquire('serializable');

@@ -61,7 +61,7 @@ my $privileges = q{
 	ORDER BY kind COLLATE "C", grantee COLLATE "C", min(name) COLLATE "C"};
 my $closed = join "\n",
   'operator function|pg_database_owner|EXECUTE*|fence_bump lease_break lease_prune lease_scope_create lease_scope_drop',
-  (map { "relation|PUBLIC|SELECT|$_" } qw(lease_status lease_tickets)),
+  (map { "relation|PUBLIC|SELECT|$_" } qw(lease_scopes lease_status lease_tickets)),
   (map { "relation|pg_database_owner|INSERT* SELECT*|$_" } qw(floor locks scopes)),
   'schema|PUBLIC|USAGE|leaselock',
   'type|PUBLIC|USAGE|lease_ticket';

@@ -115,6 +115,25 @@ outcome($first, 'ROLLBACK');
 is(peek($first), 'first|0', 'dropped by itself, rolled back: the lock is back');
 hand_over('dropped by itself, rolled back');
 
+# A call that waits for a table meanwhile goes on with what is there then: as a
+# waiter of the new extension it is known to be alive
+is(warm(), 'held|1|0', 'the first holds the lock');
+my $dropper = session($node);
+is( outcome($dropper, q{BEGIN; DROP EXTENSION leaselock; CREATE EXTENSION leaselock;
+	SELECT leaselock.try_lock('job', 'other', '1 h') > 0}),
+	't', 'under a wait: another has the lock in the next extension');
+begin($first, q{CALL leaselock.lease_acquire_wait('job', 'first', wait => '300 s')});
+$node->poll_query_until('postgres', q{SELECT count(*) = 1 FROM pg_locks WHERE locktype = 'relation' AND NOT granted})
+  or die 'the first does not wait for a table';
+outcome($dropper, 'COMMIT');
+$dropper->quit;
+$node->poll_query_until('postgres', q{SELECT count(*) = 1 FROM leaselock.tickets}) or die 'the first does not queue';
+is(other(q{SELECT owner, waiters FROM leaselock.lease_peek('job')}), 'other|1', 'under a wait: the first waits, and others see that');
+other(q{SELECT leaselock.release_lock('job', 'other')});
+like(awaited($first), qr/\|held\|/, 'under a wait: the first is handed the lock');
+is(other(q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'}), '0', 'under a wait: no lock is left');
+hand_over('under a wait');
+
 # ---------------------------------------------------------------------
 # The type of the answers changes
 # ---------------------------------------------------------------------
@@ -245,6 +264,13 @@ $ticket = get_ticket();
 is(outcome($first, "SELECT state FROM leaselock.lease_release('$ticket')"), 'released', 'release');
 is(on_disk(end_of_wal()), 'f', 'release: is not on disk');
 is_as_before('release');
+# nor is the next one
+$ticket = get_ticket();
+my $next = outcome($first, q{SELECT ticket FROM leaselock.lease_acquire('next', 'first')});
+outcome($first, "SELECT FROM leaselock.lease_release('$ticket')");
+is(outcome($first, "SELECT state FROM leaselock.lease_release('$next')"), 'released', 'release, and another');
+is(on_disk(end_of_wal()), 'f', 'release, and another: is not on disk');
+is_as_before('release, and another');
 other('VACUUM FULL leaselock.locks');
 outcome($first, q{SELECT leaselock.try_lock('named', 'first', '1 h')});
 is(outcome($first, q{SELECT leaselock.release_lock('named', 'first')}), 't', 'release_lock');

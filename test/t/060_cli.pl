@@ -34,14 +34,16 @@ like("$rc|$out$err", qr/^0\|leaselock \d+\.\d+$/, '--version');
 
 my $too_long = 'x' x 256;
 foreach (
-	[ 'no subcommand', [], qr/no subcommand/ ],
-	[ 'an unknown subcommand', ['take'], qr/"take"/ ],
+	[ 'no subcommand', [], qr/no subcommand.* acquire, .* and run/ ],
+	[ 'an unknown subcommand', ['take'], qr/"take".* acquire, get, heartbeat, release, status, .*run/ ],
 	[ 'an unknown option', [ 'status', '--what' ], qr/--what/ ],
 	[ 'an option without its value', [ 'status', '--scope' ], qr/--scope/ ],
 	[ 'an option of another subcommand', [ 'get', $unknown, '--fence', '1' ], qr/get takes no --fence/ ],
 	[ 'no name', [ 'acquire', '--owner', 'o' ], qr/NAME/ ],
 	[ 'no owner', [ 'acquire', 'n' ], qr/--owner/ ],
-	[ 'no fence', [ 'break', 'n' ], qr/--fence/ ],
+	[ 'no fence', [ 'break', 'n' ], qr/--fence.*status n/ ],
+	[ 'lapsed leases in a queue', [qw(status --queue --all)], qr/--queue.*--all/ ],
+	[ 'a queue of get', [ 'get', $unknown, '--queue' ], qr/get takes no --queue/ ],
 	[ 'no ticket', ['release'], qr/TICKET/ ],
 	[ 'one argument too many', [ 'get', $unknown, 'more' ], qr/"more"/ ],
 	[ 'a ticket that is no uuid', [ 'get', "${unknown}0" ], qr/TICKET .*"${unknown}0"/ ],
@@ -53,7 +55,7 @@ foreach (
 	[ 'an empty lease', [ qw(acquire n --owner o --lease-seconds), '' ], qr/--lease-seconds .*""/ ],
 	[ 'a lease that the server refuses', [qw(acquire n --owner o --lease-seconds 301)], qr/"lease".*5 s to 300 s/ ],
 	[ 'a negative wait', [qw(acquire n --owner o --wait-seconds -1)], qr/--wait-seconds .*"-1"/ ],
-	[ 'an infinite wait', [qw(acquire n --owner o --wait-seconds inf)], qr/--wait-seconds .*"inf"/ ],
+	[ 'an infinite wait by another name', [qw(acquire n --owner o --wait-seconds infinity)], qr/--wait-seconds .*"infinity"/ ],
 	[ 'an interval of nothing', [qw(status --watch --interval 0)], qr/--interval .*0\.1 to/ ],
 	[ 'too long a grace', [qw(run n --lease-seconds 10 --grace 6 -- true)], qr/--grace .*0 to 5.*"6"/ ],
 	[ 'an empty name', [ 'status', '' ], qr/NAME .*1 to 255 bytes/ ],
@@ -84,8 +86,8 @@ is($node->safe_psql('postgres', 'SELECT count(*) FROM leaselock.lease_tickets'),
 ($rc, $out, $err) = cli(qw(acquire nightly --owner host-a));
 is("$rc|$err", '0|', 'acquire: held');
 my %value = $out =~ /^(\w+) +(.*)$/mg;
-is_deeply([ @value{qw(state scope name owner depth remaining_ms next_call_ms)} ],
-	[qw(held public nightly host-a 1 60000 20000)],
+is_deeply([ @value{qw(state scope name owner depth remaining next_call)} ],
+	[ qw(held public nightly host-a 1), '1 min', '20 s' ],
 	'acquire: a line for each column, 60 s unless asked for');
 my ($ticket, $fence) = @value{qw(ticket fence)};
 
@@ -195,18 +197,18 @@ is((cli('release', $answer->{ticket}))[0], 2, 'release: what expired is lost');
 ($rc, $out) = cli(qw(acquire a --owner o --scope s));
 ($rc, $out) = cli(qw(status --scope s));
 is($rc, 0, 'status: success');
-my @lines = map { s/\d{12,}/FENCE/r =~ s/ \d{5}  /  60000  /r =~ s/ +/ /gr } split /\n/, $out;
+my @lines = map { s/\d{12,}/FENCE/r =~ s/ [\d.]+ s +(?:\d+ s|1 min)  held$/ AGE REST held/r =~ s/ +/ /gr } split /\n/, $out;
 my $role = $node->safe_psql('postgres', 'SELECT current_user');
 is_deeply(\@lines,
-	[   'scope name owner role fence depth waiters remaining_ms lapsed',
-		"s a o $role FENCE 1 0 60000 f", "s b long-owner $role FENCE 1 0 60000 f" ],
+	[   'scope name owner role fence depth waiters held remaining state note',
+		"s a o $role FENCE 1 0 AGE REST held", "s b long-owner $role FENCE 1 0 AGE REST held" ],
 	'status: a row for each lock of the scope, in order');
 @lines = split /\n/, $out;
 is(index($lines[0], 'role'), index($lines[$_], $role), "status: aligned, row $_") foreach 1, 2;
 ($rc, $out) = cli('status', '--json');
 is(join(' ', map { decode_json($_)->{name} } grep { /"scope":"s"/ } split /\n/, $out),
 	'a b', 'status: an object a line');
-is($node->safe_psql('postgres', 'SELECT count(*) FROM leaselock.lease_status'),
+is($node->safe_psql('postgres', 'SELECT count(*) FROM leaselock.lease_status WHERE NOT lapsed'),
 	scalar(split /\n/, $out), 'status: of all scopes');
 ($rc, $answer) = cli_json(qw(status a --scope s));
 is("$rc|$answer->{owner}", '0|o', 'status: of one lock');

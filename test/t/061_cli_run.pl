@@ -308,7 +308,7 @@ SKIP:
 	my $holder = start_cli(qw(run tty --owner holder --), beat('tty'));
 	beats('tty');
 	my $reader = $terminal->(qw(-d postgres run tty --wait-seconds 60 -- sh -c), 'read line; echo "[$line]"');
-	ok($shows->($reader, qr/waiting for "tty": held by "holder", position 1, \d+ s left/), 'the status line of a wait');
+	ok($shows->($reader, qr/waiting up to (\d+ s|1 min), position 1: "tty", held by "holder"/), 'the status line of a wait');
 	end('tty');
 	finish($holder);
 	$keys .= "typed\n";

@@ -39,7 +39,9 @@ my %commands = (
 	status => ['status'],
 	'status as JSON' => [qw(status --json)],
 	'status of a lock' => [qw(status n)],
+	'status of a queue' => [qw(status --queue)],
 	'status again and again' => [qw(status --watch --interval 0.1)],
+	'events as JSON' => [qw(events --json)],
 	break => [qw(break n --fence 5)],
 	run => [qw(run n --lease-seconds 2 --wait-seconds 1 -- true)],
 	'run of what lasts' => [qw(run n --lease-seconds 2 -- sleep 2)],
@@ -54,7 +56,9 @@ sub asked
 {
 	my ($query) = @_;
 
-	return (\@status_columns, status_row()) if $query =~ /lease_status|lease_peek/;
+	return (\@queue_columns, queue_row()) if $query =~ /lease_tickets/;
+	return (\@status_columns, status_row()) if $query =~ /lease_status|lease_peek\(\$1, \$2\)/;
+	return (\@event_columns, event_row()) if $query =~ /lease_events/;
 	return (\@break_columns, break_row()) if $query =~ /lease_break/;
 	return (\@ticket_columns, ticket_row(state => $query =~ /lease_release/ ? 'released' : 'held'));
 }
@@ -253,8 +257,8 @@ sub faults
 # One that says nothing more takes the longest
 # ---------------------------------------------------------------------
 
-# the time of status is 30 s, so that is left to the long run
-my @silent = grep { $_->[0] !~ /^status(?! of)/ || $cases > 1000 } ordered();
+# the time of status and of events is 30 s, so that is left to the long run
+my @silent = grep { $_->[0] !~ /^(status(?! of)|events)/ || $cases > 1000 } ordered();
 my @waiting = map { spawn_cli([ '-d', connection_string($dir, 'silent'), @{ $_->[1] } ]) } @silent;
 
 # ---------------------------------------------------------------------
@@ -263,7 +267,7 @@ my @waiting = map { spawn_cli([ '-d', connection_string($dir, 'silent'), @{ $_->
 
 foreach (
 	[ 'acquire', 0 ], [ 'get', 0 ], [ 'heartbeat', 0 ], [ 'release', 0 ], [ 'status', 0 ],
-	[ 'status as JSON', 0 ], [ 'status of a lock', 0 ], [ 'break', 0 ], [ 'run', 0 ])
+	[ 'status as JSON', 0 ], [ 'status of a lock', 0 ], [ 'events as JSON', 0 ], [ 'break', 0 ], [ 'run', 0 ])
 {
 	my ($name, $code) = @$_;
 	my ($client) = run_cases([ $name, 'good', $commands{$name} ]);
@@ -331,7 +335,7 @@ is($client->{err}, '', 'notices: not with --quiet');
 
 ($client) = run_cases([ 'failover', 'fails_over', [qw(acquire n --owner o --wait-seconds 60)] ]);
 is($client->{rc} . faults($client), '0', 'a standby is no reason to give up a place in the queue');
-like($client->{err}, qr/25006.*trying again/, 'which is said');
+like($client->{err}, qr/trying again: .*25006/, 'which is said');
 
 ($client) = run_cases([ 'a lease', 'long_lease', [qw(run n --lease-seconds 2 -- sleep 1000)] ]);
 is($client->{rc} . faults($client), '2', 'a lease that is longer than was asked for, and no answer to a renewal: the command is ended');
@@ -353,7 +357,7 @@ SKIP:
 	skip 'no terminal is to be had here', 4
 	  if !eval { local $SIG{__WARN__} = sub { }; require IO::Pty; IO::Pty->new };
 	foreach (
-		[ 'waits', $commands{'acquire with a wait'}, qr/waiting for "n": held by "h/ ],
+		[ 'waits', $commands{'acquire with a wait'}, qr/waiting up to \d+ s, position 1: "n", held by "h/ ],
 		[ 'good', $commands{'status again and again'}, qr/s\?.*n +o\?/ ])
 	{
 		my ($database, $command, $pattern) = @$_;

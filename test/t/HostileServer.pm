@@ -12,8 +12,8 @@ use POSIX ();
 
 our @EXPORT = qw(
   start_hostile connection_string message notice failure columns row
-  greeting answer ticket_row status_row break_row
-  $evil @ticket_columns @status_columns @break_columns
+  greeting answer ticket_row status_row queue_row event_row break_row
+  $evil @ticket_columns @status_columns @queue_columns @event_columns @break_columns
 );
 
 # What a terminal would obey: C0, DEL, C1 as UTF-8 and as bytes, and C1 in a form
@@ -21,8 +21,10 @@ our @EXPORT = qw(
 our $evil = "\e[2J\e]0;pwned\a\x9B2J\xC2\x9B31m\x7F\x08\r\t\xC1\x9B\xE0\x82\x9B\xC3\xA4\xFF";
 
 our @ticket_columns = qw(state ticket scope name owner fence depth position expires_at
-  wait_until remaining_ms next_call_ms holder holder_role request_id json);
-our @status_columns = qw(scope name owner role fence depth waiters remaining_ms lapsed json);
+  wait_until remaining_ms next_call_ms holder holder_role request_id note json);
+our @status_columns = qw(scope name owner role fence depth waiters held_ms remaining_ms state note json);
+our @queue_columns = qw(scope name owner role state position age_ms remaining_ms note json);
+our @event_columns = qw(next_xid next_id more at kind scope name owner role fence ticket note json);
 our @break_columns = qw(broken json);
 
 # ---------------------------------------------------------------------
@@ -94,10 +96,31 @@ sub status_row
 {
 	my (%change) = @_;
 	my %value = (
-		scope => "s$evil", name => 'n', owner => "o$evil", role => 'r', fence => 5, depth => 1,
-		waiters => 0, remaining_ms => 2000, lapsed => 'f', json => qq({"owner":"$evil"}), %change);
+		scope => "s$evil", name => 'n', state => 'held', owner => "o$evil", role => 'r', fence => 5, depth => 1,
+		waiters => 0, held_ms => 3000, remaining_ms => 2000, note => $evil, json => qq({"owner":"$evil"}), %change);
 
 	return row(map { $value{$_} } @status_columns);
+}
+
+sub queue_row
+{
+	my (%change) = @_;
+	my %value = (
+		scope => "s$evil", name => 'n', state => 'waiting', position => 1, owner => "o$evil", role => 'r',
+		age_ms => 3000, remaining_ms => 2000, note => $evil, json => qq({"owner":"$evil"}), %change);
+
+	return row(map { $value{$_} } @queue_columns);
+}
+
+sub event_row
+{
+	my (%change) = @_;
+	my %value = (
+		next_xid => 800, next_id => 1, more => 'f', at => "2026-11-30$evil", kind => "granted$evil",
+		scope => "s$evil", name => 'n', owner => "o$evil", role => 'r', fence => 5, ticket => 't',
+		json => qq({"owner":"$evil"}), %change);
+
+	return row(map { $value{$_} } @event_columns);
 }
 
 sub break_row { return row('t', qq({"broken":true})) }

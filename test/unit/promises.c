@@ -45,6 +45,7 @@ static const char *const names[PROMISES] = {
 	[WAKES] = "whose turn has come is woken",
 	[DURABILITY] = "grants and shares are acknowledged, releases to nobody are losable",
 	[LENGTHS] = "leases and waits have the lengths that were asked for",
+	[TOLD] = "each change has its event, each grant one beginning, each lapsed one an expiry",
 	[ANSWERS] = "with free tags the answer is the contract's",
 	[BUSY_ANSWERS] = "with busy tags the answer is that, or one that grants nothing",
 	[JUDGEMENTS] = "states, liveness and depth are judged as the rows say",
@@ -1087,6 +1088,7 @@ check_plan(const Play *play, const World *after)
 	check_passed(play, before, after);
 	check_tags(play, before, after);
 	check_state(play, before, after);
+	check_told(play, after);
 	check_durability(play, before, after);
 	if (plan->refusal != NOT_REFUSED)
 		check(NO_WRITE_WITHOUT_PLACE, !writes_anything(plan), play, "refused");

@@ -6,6 +6,7 @@
  *	decide_test.c	enumerates worlds and events
  *	world.c			plays the protocol's loop on a world in memory
  *	promises.c		checks each plan that comes out of that
+ *	told.c			checks the events of each plan
  *	siphash_test.c	compares the keyed hash with the paper's numbers
  *
  * Copyright (c) 2026, leaselock contributors
@@ -126,6 +127,7 @@ typedef enum Promise
 	WAKES,
 	DURABILITY,
 	LENGTHS,
+	TOLD,
 	ANSWERS,
 	BUSY_ANSWERS,
 	JUDGEMENTS,
@@ -159,6 +161,9 @@ check(Promise promise, bool holds, const Play *play, const char *detail)
 	if (!holds)
 		report_violation(promise, play, detail);
 }
+
+/* told.c */
+extern void check_told(const Play *play, const World *after);
 
 /* siphash_test.c */
 extern void test_siphash(void);

@@ -1,0 +1,99 @@
+import java.sql.*;
+import java.util.concurrent.*;
+import javax.sql.DataSource;
+/** Work under a lease of leaselock, over JDBC; it is renewed meanwhile, for which a pool needs a connection to spare.
+ *  try (Lease lease = new Lease(source, "nightly", "host-a", "public", 60, 30)) {  // seconds; NotHeld: it is another's
+ *      lease.lost.thenRun(worker::interrupt);
+ *      lease.transaction(db -> db.createStatement().executeUpdate("INSERT INTO report ..."));
+ *  }                                                // LS001, from COMMIT, too: stop, never retry
+ *  Once it is lost, or was not renewed in time, "lost" has the reason; check(), transaction(), close() throw NotHeld. */
+public final class Lease implements AutoCloseable {
+    public interface Work<T> { T run(Connection db) throws SQLException; }
+    private interface Undo extends AutoCloseable { void close() throws SQLException; }
+    /** The lock is not to be had, or not any more; the message is the state, or says why. */
+    public static final class NotHeld extends RuntimeException { NotHeld(String state) { super(state); } }
+    private static final int AGAIN = 500, PATIENCE = 3000;  // ms: from a failed connection to the next; how long at least
+    public final CompletableFuture<String> lost = new CompletableFuture<>();
+    private final DataSource source;
+    private final String name, scope;
+    private volatile Object ticket;
+    private volatile long fence, deadline, pause;
+    private volatile boolean over;
+    private volatile SQLException failure;
+
+    public Lease(DataSource source, String name, String owner, String scope, int lease, int wait)
+            throws SQLException, InterruptedException {
+        this.source = source; this.name = name; this.scope = scope;
+        Object[] request = { name, owner, lease + " s", wait + " s", scope, java.util.UUID.randomUUID() };
+        long giveUp = System.nanoTime() + Math.max(wait * 1000L, PATIENCE) * 1_000_000;
+        String state;
+        do {  // after a failed connection, too: the request id finds what the call may have got
+            Thread.sleep(pause);
+            state = call("acquire(?, ?, ?::interval, ?::interval, ?, ?)", request);
+        } while (state.equals("waiting") || state.equals("unreachable") && System.nanoTime() - giveUp < 0);
+        if (failure != null) throw failure;
+        if (!state.equals("held")) throw new NotHeld(state);
+        later(pause, () -> look("renew", true));
+    }
+
+    public long fence() { return fence; }
+    public void check() {
+        if (!over && System.nanoTime() - deadline >= 0) lost.complete("not renewed in time");
+        if (lost.isDone()) throw new NotHeld(lost.join());
+    }
+    public <T> T transaction(Work<T> work) throws SQLException {
+        check();
+        try (Connection db = source.getConnection(); Undo undo = db::rollback) {
+            db.setAutoCommit(false);
+            query(db, "SELECT leaselock.fence_assert(?, ?, ?)", name, fence, scope);
+            T result = work.run(db);
+            query(db, "SELECT");  // after an error COMMIT would roll back without a word
+            db.commit();
+            return result;
+        } catch (SQLException error) {
+            if ("LS001".equals(error.getSQLState())) later(0, () -> look("renew", false));  // for whoever else works
+            throw error;
+        }
+    }
+
+    @Override public void close() {
+        over = true;  // if the release gets no answer, the lease runs out
+        later(0, () -> look("release", false)).completeOnTimeout(null, PATIENCE, TimeUnit.MILLISECONDS).join();
+        check();
+    }
+    private void look(String function, boolean again) {
+        String state = call(function + "(?)", ticket);
+        if (!state.matches("held|released|unreachable|refused")) lost.complete(state);
+        if (again && !over && !lost.isDone()) later(pause, () -> look(function, true));
+    }
+    private static CompletableFuture<Void> later(long ms, Runnable task) {
+        Executor daemon = run -> { Thread thread = new Thread(run); thread.setDaemon(true); thread.start(); };
+        return CompletableFuture.runAsync(task, CompletableFuture.delayedExecutor(ms, TimeUnit.MILLISECONDS, daemon));
+    }
+    private String call(String function, Object... values) {
+        long sent = System.nanoTime();  // the lease is counted from before the call
+        pause = AGAIN; failure = null;
+        try (Connection db = source.getConnection()) {
+            db.setAutoCommit(true);
+            ResultSet answer = query(db, "SELECT * FROM leaselock.lease_" + function, values);
+            ticket = answer.getObject("ticket");
+            pause = answer.getLong("next_call_ms");
+            if (answer.getString("state").equals("held")) {
+                fence = answer.getLong("fence");
+                deadline = sent + answer.getLong("remaining_ms") * 1_000_000;
+                later(answer.getLong("remaining_ms"), this::check);
+            }
+            return answer.getString("state");
+        } catch (SQLException error) {
+            failure = error;
+            return String.valueOf(error.getSQLState()).matches("null|08...|53...|57P..") ? "unreachable" : "refused";
+        }
+    }
+    private static ResultSet query(Connection db, String sql, Object... values) throws SQLException {
+        PreparedStatement statement = db.prepareStatement(sql);
+        for (int i = 0; i < values.length; i++) statement.setObject(i + 1, values[i]);
+        ResultSet answer = statement.executeQuery();
+        answer.next();
+        return answer;
+    }
+}

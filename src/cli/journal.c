@@ -1,0 +1,275 @@
+/*-------------------------------------------------------------------------
+ *
+ * journal.c
+ *	  events: what became of leases, one line each.
+ *
+ * Read page by page behind a cursor, which the answer itself moves on: so what
+ * one question has shown the next does not show again, and a connection that was
+ * lost in between is no gap.
+ *
+ * Copyright (c) 2026, leaselock contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+/* How long an answer may take, and between two questions where all was read. */
+#define ANSWER_MS	30000
+#define POLL_MS		1000
+
+/* Columns of an answer that are shown; before them is where to go on. */
+#define FIRST_SHOWN		3
+#define SHOWN			9
+
+/* Which kinds catch the eye, on a terminal. */
+static const struct
+{
+	const char *kind;
+	const char *color;
+}			colors[] = {
+	{"granted", "32"},
+	{"promoted", "32"},
+	{"released", "36"},
+	{"expired", "33"},
+	{"timed_out", "33"},
+	{"broken", "31"},
+	{"deadlock", "31"},
+	{"scope_created", "35"},
+	{"scope_dropped", "35"},
+	{"pruned", "35"},
+	{"bumped", "35"},
+	{"queued", "2"},
+	{"renewed", "2"},
+	{"cancelled", "2"},
+};
+
+#define COLORS	((int) (sizeof(colors) / sizeof(colors[0])))
+
+/* Where to go on, as the server told it; NULL: from the beginning. */
+typedef struct Cursor
+{
+	char	   *xid;
+	char	   *id;
+	char	   *snapshot;		/* what it shows is not to be shown */
+} Cursor;
+
+/*
+ * keep
+ *	  A copy of a value, in place of another.
+ */
+static void
+keep(char **place, const char *value)
+{
+	free(*place);
+	*place = strdup(value);
+}
+
+/* ---------------------------------------------------------------------
+ * Showing
+ * ---------------------------------------------------------------------
+ */
+
+static const char *
+kind_color(const char *kind)
+{
+	for (int i = 0; i < COLORS; i++)
+		if (strcmp(colors[i].kind, kind) == 0)
+			return colors[i].color;
+	return NULL;
+}
+
+/*
+ * colors_are_allowed
+ *	  By https://no-color.org, and not where the terminal can do nothing.
+ */
+static bool
+colors_are_allowed(void)
+{
+	const char *no_color = getenv("NO_COLOR");
+	const char *term = getenv("TERM");
+
+	return (no_color == NULL || no_color[0] == '\0') &&
+		term != NULL && strcmp(term, "dumb") != 0;
+}
+
+/*
+ * show_page
+ *	  On a terminal the columns are aligned, as wide as was needed so far; what
+ *	  is not there is a dash.  Elsewhere a tab is between them, and nothing
+ *	  stands for what is not there.
+ */
+static void
+show_page(const PGresult *answer)
+{
+	static int	widths[SHOWN];
+	bool		terminal = isatty(STDOUT_FILENO);
+	bool		colored = terminal && colors_are_allowed();
+
+	for (int i = 0; terminal && i < SHOWN - 1; i++)
+		for (int row = 0; row < PQntuples(answer); row++)
+		{
+			int			width = text_width(PQgetvalue(answer, row,
+													  FIRST_SHOWN + i));
+
+			widths[i] = width > widths[i] ? width : widths[i];
+		}
+	for (int row = 0; row < PQntuples(answer); row++)
+	{
+		const char *cells[SHOWN];
+
+		for (int i = 0; i < SHOWN; i++)
+			cells[i] = PQgetvalue(answer, row, FIRST_SHOWN + i);
+		/* the last row may only tell where to go on */
+		if (cells[1][0] != '\0')
+			print_cells(cells, terminal ? widths : NULL, SHOWN, 1,
+						colored ? kind_color(cells[1]) : NULL);
+	}
+}
+
+/*
+ * show_json
+ *	  The same, as the server has put it.
+ */
+static void
+show_json(const PGresult *answer)
+{
+	for (int row = 0; row < PQntuples(answer); row++)
+		if (PQgetvalue(answer, row, FIRST_SHOWN + 1)[0] != '\0')
+			print_json_row(answer, row);
+}
+
+/* ---------------------------------------------------------------------
+ * Reading
+ * ---------------------------------------------------------------------
+ */
+
+/*
+ * ask
+ *	  A signal that is caught ends it.
+ */
+static bool
+ask(Link *link, Ask what, const char *const *parameters)
+{
+	link_ask(link, what, parameters, now() + ANSWER_MS);
+	return link_await(link, true) == ANSWERED;
+}
+
+/*
+ * find_present
+ *	  What follows from now on: what the present snapshot does not show.
+ */
+static bool
+find_present(Link *link, Cursor *cursor)
+{
+	if (!ask(link, ASK_PRESENT, NULL))
+		return false;
+	keep(&cursor->xid, PQgetvalue(link->answer, 0, 0));
+	keep(&cursor->id, "0");
+	keep(&cursor->snapshot, PQgetvalue(link->answer, 0, 1));
+	return true;
+}
+
+/*
+ * read_page
+ *	  One page; *more tells whether there is another at once.
+ */
+static bool
+read_page(Link *link, const Options *options, Cursor *cursor, bool *more)
+{
+	const char *parameters[] = {
+		cursor->xid, cursor->id, options->scope, options->name,
+		options->since, cursor->snapshot
+	};
+	char	   *next_xid = NULL;
+	char	   *next_id = NULL;
+
+	if (options->follow && !options->since && !cursor->xid &&
+		!find_present(link, cursor))
+		return false;
+	parameters[0] = cursor->xid;
+	parameters[1] = cursor->id;
+	parameters[5] = cursor->snapshot;
+	if (!ask(link, ASK_EVENTS, parameters))
+		return false;
+	keep(&next_xid, PQgetvalue(link->answer, 0, 0));
+	keep(&next_id, PQgetvalue(link->answer, 0, 1));
+	free(cursor->xid);
+	free(cursor->id);
+	cursor->xid = next_xid;
+	cursor->id = next_id;
+	*more = PQgetvalue(link->answer, 0, 2)[0] == 't';
+	return true;
+}
+
+static void
+sleep_between_pages(Link *link)
+{
+	Instant		until = now() + POLL_MS;
+
+	while (now() < until && !signal_is_pending())
+	{
+		if (link->state != LINK_DOWN)
+			link_step(link);
+		link_sleep(link, -1, until);
+	}
+}
+
+/*
+ * show_events
+ *	  To the last, and on from there where they are followed, until a signal
+ *	  comes.  A lost connection is opened anew.
+ */
+static ExitCode
+show_events(Link *link, const Options *options, Cursor *cursor)
+{
+	bool		first = true;
+	bool		lost = false;
+	bool		more = false;
+
+	while (!signal_is_pending())
+	{
+		bool		answered = read_page(link, options, cursor, &more);
+
+		if (signal_is_pending())
+			break;
+		if (answered && options->json)
+			show_json(link->answer);
+		else if (answered)
+			show_page(link->answer);
+		else if (first || !options->follow || !link_may_recover(link))
+			return complain_of_failure(link);
+		else if (!lost && !options->quiet)
+			complain("%s", link->error);
+		if (!write_output())
+			return write_failed();
+		lost = !answered;
+		first = false;
+		if (answered && more)
+			continue;
+		if (!options->follow)
+			return EXIT_DONE;
+		sleep_between_pages(link);
+	}
+	return EXIT_SIGNAL + next_signal();
+}
+
+ExitCode
+events_command(const Options *options)
+{
+	Link		link;
+	Cursor		cursor = {NULL, NULL, NULL};
+	ExitCode	code;
+
+	catch_ending_signals();
+	link_open(&link, options);
+	code = show_events(&link, options, &cursor);
+	link_close(&link);
+	free(cursor.xid);
+	free(cursor.id);
+	free(cursor.snapshot);
+	return code;
+}
