@@ -23,6 +23,7 @@
 #   make test-deb                the same in a bare Debian, with what follows: lintian,
 #                                installation, the suites; see packaging/test-deb
 #   make dist                    the zip for PGXN; see packaging/dist
+#   make test-dist               whether pgxn installs from it; see packaging/test-dist
 #   make count                   the instructions that they take, beside committed figures,
 #                                under valgrind; see test/count
 #

@@ -2,7 +2,8 @@
 #
 # Commands and options are read from "leaselock --help", so there is no second
 # list of them to keep.  Scopes and lock names are those of leases that the
-# connection's role may see, from a server that answers within 200 ms.
+# connection's role may see, from a server that answers within 200 ms, or
+# LEASELOCK_COMPLETION_SECONDS.
 
 # _leaselock_synopsis HELP COMMAND: its lines of the usage, as one
 _leaselock_synopsis()
@@ -32,7 +33,7 @@ _leaselock_status()
 {
 	local text='\(\([^"\\]\|\\["\\]\)*\)' column=$1
 	shift
-	timeout 0.2 "$@" 2>/dev/null </dev/null |
+	timeout "${LEASELOCK_COMPLETION_SECONDS:-0.2}" "$@" 2>/dev/null </dev/null |
 		sed -n 's/^{"scope": *"'"$text"'", *"name": *"'"$text"'".*/\'"$column"'/p' |
 		sed 's/\\\(["\\]\)/\1/g' | sort -u
 }

@@ -68,7 +68,9 @@ $node->safe_psql('postgres', q{
 		('","name":"forged"', 'public'),
 		('build', 'team'), ('deploy', 'team'), ('x', 'teapot')) l(name, scope)
 });
-my @server = ('PGHOST=' . $node->host, 'PGPORT=' . $node->port, 'PGDATABASE=postgres');
+# a busy machine must not decide
+my $patience = "LEASELOCK_COMPLETION_SECONDS=$PostgreSQL::Test::Utils::timeout_default";
+my @server = ($patience, 'PGHOST=' . $node->host, 'PGPORT=' . $node->port, 'PGDATABASE=postgres');
 my ($rc, $help) = cli('--help');
 my @commands = sort $help =~ /^  leaselock ([a-z]+)/mg;
 
@@ -92,7 +94,7 @@ is(complete('leaselock status --scope ', @server), 'public | team | teapot', 'sc
 is(complete('leaselock status --scope=tea', @server), 'team | teapot', 'scopes, behind an equal sign');
 is(complete('leaselock status --scope team ', @server), 'build | deploy', 'the names of a scope');
 is(complete('leaselock acquire rep', @server), 'report | report-weekly', 'names in public');
-is(complete('leaselock run -h ' . $node->host . ' -p ' . $node->port . ' -d postgres two'),
+is(complete('leaselock run -h ' . $node->host . ' -p ' . $node->port . ' -d postgres two', $patience),
 	'two\ words', 'by the connection options of the line; a name is quoted');
 is(complete(q{leaselock run "two}, @server), 'two words', 'within quotes it is not');
 is(complete(q{leaselock run '$}, @server), '$(touch /tmp/leaselock-evil)', 'in apostrophes it can be');
