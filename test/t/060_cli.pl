@@ -34,7 +34,7 @@ like("$rc|$out$err", qr/^0\|leaselock \d+\.\d+$/, '--version');
 
 my $too_long = 'x' x 256;
 foreach (
-	[ 'no subcommand', [], qr/no subcommand.* acquire, .* and run/ ],
+	[ 'no subcommand', [], qr/no subcommand.* acquire, .*\brun\b/ ],
 	[ 'an unknown subcommand', ['take'], qr/"take".* acquire, get, heartbeat, release, status, .*run/ ],
 	[ 'an unknown option', [ 'status', '--what' ], qr/--what/ ],
 	[ 'an option without its value', [ 'status', '--scope' ], qr/--scope/ ],
