@@ -1,6 +1,9 @@
 # leaselock: built with PGXS. The version is written in leaselock.control only.
 #
 #   make && make install         build and install (PG_CONFIG=... for another server)
+#   make CLI=no                  the extension without the program leaselock
+#   make install-cli PGXS= bindir=/usr/bin mandir=/usr/share/man
+#                                the program alone, with libpq and no server's files
 #   make installcheck            the suites against the running server
 #   make installcheck TEMP_INSTANCE=1
 #                                the same, regress and isolation on servers of their own
@@ -16,6 +19,11 @@
 #   make model                   the locking protocol, checked by spin; see test/model
 #   make bench                   what calls and fences cost, see test/bench; or one of it,
 #                                make bench BENCH=pairs
+#   make deb                     Debian packages into build-deb/; see packaging/deb
+#   make test-deb                the same in a bare Debian, with what follows: lintian,
+#                                installation, the suites; see packaging/test-deb
+#   make dist                    the zip for PGXN; see packaging/dist
+#   make test-dist               whether pgxn installs from it; see packaging/test-dist
 #   make count                   the instructions that they take, beside committed figures,
 #                                under valgrind; see test/count
 #
@@ -82,6 +90,7 @@ SRC_HEADERS = $(wildcard $(top)src/*.h $(top)src/api/*.h $(top)src/core/*.h $(to
 # the program leaselock, see below
 CLI_OBJS = \
 	src/cli/text.o \
+	src/cli/help.o \
 	src/cli/event.o \
 	src/cli/output.o \
 	src/cli/question.o \
@@ -124,6 +133,7 @@ REGRESS = \
 	plan_cache \
 	arguments \
 	fences \
+	fences_prepared \
 	tickets \
 	reentrancy \
 	request_id \
@@ -259,6 +269,15 @@ EVERY_LEVEL = \
 	try_hang \
 	wait_levels
 
+# These prepare transactions.  A running server that cannot, as most come, is
+# asked, and they are left out; named on the command line they are run.
+PREPARED = \
+	fences_prepared \
+	cache_floor \
+	fence_commit_wait \
+	prune_fence \
+	scope_hostile
+
 TAP_TESTS    = 1
 PROVE_TESTS ?= test/t/*.pl
 
@@ -276,6 +295,18 @@ EXTRA_CLEAN = tmp_check_regress tmp_check_iso src/cli/leaselock $(CLI_OBJS) src/
 	test/unit/decide_test $(UNIT_OBJS)
 
 PG_CONFIG ?= pg_config
+
+ifndef TEMP_INSTANCE
+ifneq ($(filter installcheck,$(MAKECMDGOALS)),)
+LEFT_OUT := $(foreach list,REGRESS ISOLATION,$(if $(filter file,$(origin $(list))),$(filter $(PREPARED),$($(list)))))
+ifeq ($(if $(strip $(LEFT_OUT)),$(shell '$(shell $(PG_CONFIG) --bindir)/psql' -XAtc 'SHOW max_prepared_transactions' postgres 2>/dev/null)),0)
+REGRESS   := $(filter-out $(LEFT_OUT),$(REGRESS))
+ISOLATION := $(filter-out $(LEFT_OUT),$(ISOLATION))
+$(info max_prepared_transactions is 0, skipped: $(strip $(LEFT_OUT)))
+endif
+endif
+endif
+
 PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
 ifneq ($(wildcard $(PGXS)),)
 include $(PGXS)
@@ -283,6 +314,19 @@ else
 # "make test" and "make demo" install what is missing, so they must be reachable without it
 all install installcheck clean:
 	@echo "no PGXS for PG_CONFIG=$(PG_CONFIG): install the server's development files" >&2; exit 1
+
+# what PGXS would say, for the program alone
+prefix     ?= /usr/local
+bindir     ?= $(prefix)/bin
+datarootdir ?= $(prefix)/share
+mandir     ?= $(datarootdir)/man
+includedir ?= $(shell $(PG_CONFIG) --includedir)
+libpq      ?= -L$(shell $(PG_CONFIG) --libdir) -lpq
+CFLAGS     ?= -O2 -g -Wall
+CPPFLAGS   += $(PG_CPPFLAGS)
+MKDIR_P         ?= mkdir -p
+INSTALL_PROGRAM ?= install -m 755
+INSTALL_DATA    ?= install -m 644
 endif
 
 $(OBJS) $(OBJS:.o=.bc): $(SRC_HEADERS) | objdir
@@ -291,7 +335,8 @@ src/leaselock.o src/leaselock.bc: $(top)leaselock.control
 # The program, a front end that has nothing to do with the server's headers.
 # PGXS builds a library or a program, not both, so its rules are here.
 .PHONY: cli install-cli uninstall-cli
-ifneq ($(wildcard $(includedir)/libpq-fe.h),)
+ifeq ($(CLI),no)
+else ifneq ($(wildcard $(includedir)/libpq-fe.h),)
 all: cli
 install: install-cli
 uninstall: uninstall-cli
@@ -323,12 +368,15 @@ src/cli/options.o src/cli/mcp_wire.o: $(top)leaselock.control
 cli: src/cli/leaselock
 src/cli/leaselock: $(CLI_OBJS)
 	$(CC) $(CFLAGS) $(CLI_OBJS) $(LDFLAGS) $(LDFLAGS_EX) $(libpq) $(JANSSON_LIBS) -o $@
+# where bash looks, if mandir is the system's
+bashcompletiondir ?= $(dir $(mandir))bash-completion/completions
 install-cli: cli
-	$(MKDIR_P) '$(DESTDIR)$(bindir)' '$(DESTDIR)$(mandir)/man1'
+	$(MKDIR_P) '$(DESTDIR)$(bindir)' '$(DESTDIR)$(mandir)/man1' '$(DESTDIR)$(bashcompletiondir)'
 	$(INSTALL_PROGRAM) src/cli/leaselock '$(DESTDIR)$(bindir)/leaselock'
 	$(INSTALL_DATA) $(top)src/cli/leaselock.1 '$(DESTDIR)$(mandir)/man1/leaselock.1'
+	$(INSTALL_DATA) $(top)src/cli/leaselock.bash '$(DESTDIR)$(bashcompletiondir)/leaselock'
 uninstall-cli:
-	rm -f '$(DESTDIR)$(bindir)/leaselock' '$(DESTDIR)$(mandir)/man1/leaselock.1'
+	rm -f '$(DESTDIR)$(bindir)/leaselock' '$(DESTDIR)$(mandir)/man1/leaselock.1' '$(DESTDIR)$(bashcompletiondir)/leaselock'
 
 # Outside the source tree the objects need their folder, and pg_regress needs
 # expected/ where it runs.
@@ -369,6 +417,9 @@ checkver:
 	test -n "$$v" || fail "no default_version in leaselock.control"; \
 	test "`sed '/meta-spec/,$$d' META.json | grep -c '"version": "$(EXTVERSION)\.[0-9]*"'`" = 2 || \
 		fail "META.json does not say version $$v.x twice"; \
+	m=`sed '/"provides"/,$$d; s/^ *"version": "\(.*\)",/\1/p; d' META.json`; \
+	head -n 1 packaging/debian/changelog | grep -q "^leaselock ($$m-" || \
+		fail "the newest entry of packaging/debian/changelog is not $$m"; \
 	test "`sed -n 's/^## \([0-9.]*\).*/\1/p' CHANGELOG.md | head -n 1`" = "$$v" || \
 		fail "the newest entry of CHANGELOG.md is not $$v"; \
 	test "`printf '%s\n' $(DATA) | sed 's/.*--//; s/\.sql$$//' | sort -V | tail -n 1`" = "$$v" || \
@@ -395,6 +446,10 @@ indent:
 	@$(top)test/indent
 check-indent:
 	@$(top)test/indent --check || [ $$? = 77 ]
+# what users install, see packaging/
+.PHONY: deb test-deb dist test-dist
+deb test-deb dist test-dist: checkver
+	@$(top)packaging/$@
 .PHONY: check-layers
 check-layers: $(OBJS)
 	@$(top)test/layers .

@@ -18,6 +18,7 @@
  *	command	the other subcommands
  *	journal	events
  *	mcp		a server for agents, see mcp.h
+ *	help	what one subcommand takes
  *	options, main
  *
  * Copyright (c) 2026, leaselock contributors
@@ -57,6 +58,10 @@ typedef enum ExitCode
 
 /* The longest note that the server takes. */
 #define MAX_NOTE_BYTES	1000
+
+/* help.c */
+
+extern void print_help(const char *usage, const char *command);
 
 /* options.c */
 

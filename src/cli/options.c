@@ -454,7 +454,10 @@ take_options(int argc, char **argv, Options *options, const char **operands,
 		if (option == 'V')
 			show_and_exit("leaselock " LEASELOCK_VERSION "\n");
 		if (option == OPT_HELP)
-			show_and_exit(usage_text);
+		{
+			print_help(usage_text, count > 0 ? operands[0] : NULL);
+			show_and_exit("");
+		}
 		for (int i = 0; i < OPTIONS; i++)
 			if (long_options[i].val == option)
 				*given |= 1 << i;

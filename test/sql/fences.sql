@@ -339,110 +339,26 @@ BEGIN
 END $$;
 
 --
--- PREPARE TRANSACTION
---
-
-SELECT ticket, fence AS a FROM leaselock.lease_acquire('fences.prepare', 'w', '300 s') \gset
-SELECT leaselock.try_lock('fences.prepare2', 'w', '300 s') AS b \gset
--- ok: after a mere check, verified there
-BEGIN;
-SELECT leaselock.fence_check('fences.prepare', :a);
-INSERT INTO fenced VALUES (:a, 'prepared');
-PREPARE TRANSACTION 'regress_leaselock';
-COMMIT PREPARED 'regress_leaselock';
-BEGIN;
-SELECT leaselock.fence_check('fences.prepare', :a);
-INSERT INTO fenced VALUES (:a, 'prepared and rolled back');
-PREPARE TRANSACTION 'regress_leaselock';
-ROLLBACK PREPARED 'regress_leaselock';
--- ok: after a look and a try that took nothing
-BEGIN;
-SELECT state FROM leaselock.lease_get(:'ticket');
-SELECT state FROM leaselock.lease_acquire('fences.prepare', 'other');
-SELECT leaselock.try_lock('fences.prepare', 'other', '60 s');
-SELECT count(*) FROM leaselock.lease_peek('fences.prepare');
-INSERT INTO fenced VALUES (:a, 'prepared after a look');
-PREPARE TRANSACTION 'regress_leaselock';
-COMMIT PREPARED 'regress_leaselock';
--- ok: after a change that was rolled back
-BEGIN;
-SAVEPOINT s;
-SELECT state FROM leaselock.lease_renew(:'ticket');
-ROLLBACK TO s;
-INSERT INTO fenced VALUES (:a, 'prepared after a change undone');
-PREPARE TRANSACTION 'regress_leaselock';
-COMMIT PREPARED 'regress_leaselock';
--- fail: after the transaction changed leases, in whatever way
-BEGIN;
-SELECT state FROM leaselock.lease_acquire('fences.prepare.new', 'w');
-PREPARE TRANSACTION 'regress_leaselock';
-\echo :SQLSTATE
-BEGIN;
-SELECT state FROM leaselock.lease_renew(:'ticket');
-PREPARE TRANSACTION 'regress_leaselock';
-\echo :SQLSTATE
-BEGIN;
-SELECT state FROM leaselock.lease_release(:'ticket');
-PREPARE TRANSACTION 'regress_leaselock';
-\echo :SQLSTATE
-BEGIN;
-SELECT leaselock.lease_release_all('w') > 0 AS released;
-PREPARE TRANSACTION 'regress_leaselock';
-\echo :SQLSTATE
-BEGIN;
-SELECT leaselock.try_lock('fences.prepare.new', 'w', '60 s') IS NOT NULL AS got;
-PREPARE TRANSACTION 'regress_leaselock';
-\echo :SQLSTATE
-BEGIN;
-SELECT leaselock.renew_lock('fences.prepare2', 'w', '300 s');
-PREPARE TRANSACTION 'regress_leaselock';
-\echo :SQLSTATE
-BEGIN;
-SELECT leaselock.release_lock('fences.prepare2', 'w');
-PREPARE TRANSACTION 'regress_leaselock';
-\echo :SQLSTATE
--- fail: in a savepoint that was released
-BEGIN;
-SAVEPOINT s;
-SELECT state FROM leaselock.lease_renew(:'ticket');
-RELEASE s;
-PREPARE TRANSACTION 'regress_leaselock';
-\echo :SQLSTATE
--- fail: with a check as well
-BEGIN;
-SELECT leaselock.fence_check('fences.prepare', :a);
-SELECT state FROM leaselock.lease_renew(:'ticket');
-PREPARE TRANSACTION 'regress_leaselock';
-\echo :SQLSTATE
--- ok: nothing of it has happened, and nothing is left over for the next one
-SELECT count(*) FROM pg_prepared_xacts;
-SELECT state FROM leaselock.lease_get(:'ticket');
-SELECT leaselock.fence_check('fences.prepare2', :b);
-SELECT count(*) FROM leaselock.lease_peek('fences.prepare.new');
-BEGIN;
-SELECT leaselock.fence_check('fences.prepare', :a);
-PREPARE TRANSACTION 'regress_leaselock';
-COMMIT PREPARED 'regress_leaselock';
-
---
 -- READ ONLY
 --
 
+SELECT ticket, fence AS a FROM leaselock.lease_acquire('fences.held', 'w', '300 s') \gset
+SELECT leaselock.try_lock('fences.held2', 'w', '300 s') AS b \gset
 SELECT set_config('regress.ticket', :'ticket', false) = :'ticket' AS set;
 BEGIN READ ONLY;
 -- ok: a check, and a look at the status
-SELECT leaselock.fence_check('fences.prepare', :a);
-SELECT leaselock.fence_assert('fences.prepare', :a);
-SELECT leaselock.fence_check('fences.prepare', :a - 1);
-SELECT count(*) FROM leaselock.lease_peek('fences.prepare');
-SELECT count(*) FROM leaselock.lease_status WHERE name = 'fences.prepare';
-SELECT count(*) FROM leaselock.lease_tickets WHERE name = 'fences.prepare';
+SELECT leaselock.fence_check('fences.held', :a);
+SELECT leaselock.fence_assert('fences.held', :a);
+SELECT leaselock.fence_check('fences.held', :a - 1);
+SELECT count(*) FROM leaselock.lease_peek('fences.held');
+SELECT count(*) FROM leaselock.lease_status WHERE name = 'fences.held';
+SELECT count(*) FROM leaselock.lease_tickets WHERE name = 'fences.held';
 COMMIT;
 -- fail: whatever may write, held or free, mine or not
 BEGIN READ ONLY;
 SELECT call, pg_temp.refusal('SELECT leaselock.' || call) AS answer FROM unnest(ARRAY[
 	'lease_acquire(''fences.readonly'', ''w'')',
-	'lease_acquire(''fences.prepare'', ''other'')',
+	'lease_acquire(''fences.held'', ''other'')',
 	'lease_get(current_setting(''regress.ticket'')::uuid)',
 	'lease_renew(current_setting(''regress.ticket'')::uuid)',
 	'lease_release(current_setting(''regress.ticket'')::uuid)',
@@ -451,7 +367,7 @@ SELECT call, pg_temp.refusal('SELECT leaselock.' || call) AS answer FROM unnest(
 	'lease_release(''00000000-0000-0000-0000-000000000000'')',
 	'lease_release_all(''w'')',
 	'try_lock(''fences.readonly'', ''w'', ''60 s'')',
-	'try_lock(''fences.prepare'', ''other'', ''60 s'')',
+	'try_lock(''fences.held'', ''other'', ''60 s'')',
 	'renew_lock(''fences.readonly'', ''w'', ''60 s'')',
 	'release_lock(''fences.readonly'', ''w'')']) call;
 ROLLBACK;
@@ -460,6 +376,6 @@ SELECT state, fence = :a AS same_fence FROM leaselock.lease_get(:'ticket');
 -- What was written.
 SELECT what FROM fenced WHERE fence IS NOT NULL ORDER BY what COLLATE "C";
 DROP TABLE fenced;
-SELECT leaselock.lease_release_all('w') > 0 AS released, leaselock.release_lock('fences.prepare2', 'w');
+SELECT leaselock.lease_release_all('w') > 0 AS released, leaselock.release_lock('fences.held2', 'w');
 SELECT leaselock.try_lock('fences', 'w', '60 s') IS NOT NULL AS got, leaselock.release_lock('fences', 'w');
 SELECT name FROM leaselock.lease_status WHERE name LIKE 'fences%' AND NOT lapsed;

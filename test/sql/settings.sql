@@ -6,7 +6,7 @@ SELECT name, current_setting(name) AS value, context, vartype
 FROM pg_settings WHERE name LIKE 'leaselock.%' ORDER BY name COLLATE "C";
 
 -- Only a superuser changes them, whether the library is loaded ...
-CREATE ROLE regress_leaselock_user LOGIN;
+CREATE ROLE regress_leaselock_user LOGIN PASSWORD 'settings';
 SET SESSION AUTHORIZATION regress_leaselock_user;
 SET leaselock.clock_offset = '1 h'; -- fail: superuser only
 \echo :SQLSTATE
@@ -17,7 +17,7 @@ SHOW leaselock.clock_offset;
 
 -- ... or not yet.
 SELECT current_user AS superuser \gset
-\c - regress_leaselock_user
+\c -reuse-previous=on 'user=regress_leaselock_user password=settings'
 SET leaselock.clock_offset = '1 h'; -- ok so far: nobody knows this setting
 SET client_min_messages = error;
 SELECT state FROM leaselock.lease_acquire('settings', 'w', '5 s');

@@ -1,0 +1,157 @@
+/*-------------------------------------------------------------------------
+ *
+ * help.c
+ *	  What one subcommand takes, out of the text for all of them.
+ *
+ * So there is one text to keep, and none can be at odds with another.  It is
+ * laid out like this, which the tests of completion and help hold it to:
+ *
+ *	Usage:
+ *	  leaselock COMMAND ...		a subcommand, which goes on in lines further in
+ *
+ *	Options:
+ *	      --option ...			an option, which goes on in lines further in
+ *
+ *	what concerns every subcommand
+ *
+ * Copyright (c) 2026, leaselock contributors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <string.h>
+
+#include "cli.h"
+
+#define USAGE_HEADING	"Usage:\n"
+#define OPTIONS_HEADING	"\nOptions:\n"
+#define COMMAND_START	"  leaselock "
+#define LOWER			"abcdefghijklmnopqrstuvwxyz-"
+
+/* What a line that goes on begins with. */
+#define FURTHER_IN		"          "
+
+typedef struct Span
+{
+	const char *text;
+	int			length;
+} Span;
+
+static const struct
+{
+	const char *command;
+	const char *summary;
+}			summaries[] = {
+	{"acquire", "acquires a lock, or waits for it, and prints the ticket"},
+	{"get", "shows the present state of a ticket"},
+	{"heartbeat", "makes a held ticket last a full lease from now"},
+	{"release", "gives a ticket back, or cancels its wait"},
+	{"status", "shows the locks that are held or waited for"},
+	{"events", "shows what became of locks, and goes on with what happens"},
+	{"break", "ends the grant that has that fence, for operators"},
+	{"run", "runs a command while it holds a lock, and ends it with the lease"},
+	{"mcp", "serves locks to agents by the Model Context Protocol, on its standard input and output"},
+};
+
+/*
+ * entry_at
+ *	  The line at "start" and those further in that follow it.
+ */
+static Span
+entry_at(const char *start)
+{
+	const char *end = start;
+
+	do
+	{
+		end += strcspn(end, "\n");
+		end += *end == '\n';
+	} while (end - start > 1 && strncmp(end, FURTHER_IN, strlen(FURTHER_IN)) == 0);
+	return (Span)
+	{
+		start, (int) (end - start)
+	};
+}
+
+/*
+ * find_synopsis
+ *	  Of length 0 if there is no such command.
+ */
+static Span
+find_synopsis(const char *usage, const char *command)
+{
+	const char *heading = strstr(usage, USAGE_HEADING);
+	const char *at = heading ? heading + strlen(USAGE_HEADING) : "";
+	size_t		length = strlen(command);
+
+	while (strncmp(at, COMMAND_START, strlen(COMMAND_START)) == 0)
+	{
+		Span		entry = entry_at(at);
+
+		at += strlen(COMMAND_START);
+		if (strncmp(at, command, length) == 0 && strchr(" \n", at[length]))
+			return entry;
+		at = entry.text + entry.length;
+	}
+	return (Span)
+	{
+		"", 0
+	};
+}
+
+/*
+ * is_taken
+ *	  Does the synopsis name the option that the entry begins with, or does
+ *	  every command take it?
+ */
+static bool
+is_taken(Span synopsis, Span entry)
+{
+	const char *option = strstr(entry.text, "--");
+	size_t		length = option ? strspn(option, LOWER) : 0;
+	const char *at = synopsis.text;
+
+	for (const char *every = "--quiet --version --help "; every[0] != '\0';
+		 every += strcspn(every, " ") + 1)
+		if (strcspn(every, " ") == length && strncmp(every, option, length) == 0)
+			return true;
+	while (length > 0 && (at = strstr(at, "--")) != NULL &&
+		   at < synopsis.text + synopsis.length)
+	{
+		if (strspn(at, LOWER) == length && strncmp(at, option, length) == 0)
+			return true;
+		at += strspn(at, LOWER);
+	}
+	return false;
+}
+
+/*
+ * print_help
+ *	  For one command; without one, or for one that there is not, all of it.
+ */
+void
+print_help(const char *usage, const char *command)
+{
+	Span		synopsis = find_synopsis(usage, command ? command : "\n");
+	const char *at = strstr(usage, OPTIONS_HEADING);
+
+	if (synopsis.length == 0 || at == NULL)
+	{
+		fputs(usage, stdout);
+		return;
+	}
+	for (size_t i = 0; i < sizeof(summaries) / sizeof(summaries[0]); i++)
+		if (strcmp(summaries[i].command, command) == 0)
+			printf("leaselock %s %s.\n\n", command, summaries[i].summary);
+	printf("%s%.*s%s", USAGE_HEADING, synopsis.length, synopsis.text,
+		   OPTIONS_HEADING);
+	at += strlen(OPTIONS_HEADING);
+	while (*at == ' ')
+	{
+		Span		entry = entry_at(at);
+
+		if (is_taken(synopsis, entry))
+			printf("%.*s", entry.length, entry.text);
+		at += entry.length;
+	}
+	fputs(at, stdout);
+}
