@@ -49,7 +49,7 @@ static const struct
 	{"events", "shows what became of locks, and goes on with what happens"},
 	{"break", "ends the grant that has that fence, for operators"},
 	{"run", "runs a command while it holds a lock, and ends it with the lease"},
-	{"mcp", "serves locks to agents by the Model Context Protocol, on its standard input and output"},
+	{"mcp", "serves locks to agents, by the Model Context Protocol"},
 };
 
 /*
