@@ -321,7 +321,7 @@ store_is_current(StoreRelation table, const RowVersion *version)
 /*
  * The rows of a random page of a table whose time in a column lies before.  Any
  * page will do, so no index is needed to find what is old.  *seen is raised by
- * how many versions there were.  Most are young, so the reader is given the old ones only.
+ * how many there were, about.  Most are young, so the reader is given the old ones only.
  */
 List *
 store_sample_rows(StoreRelation table, AttrNumber column, TimestampTz before,
@@ -353,13 +353,17 @@ store_sample_rows(StoreRelation table, AttrNumber column, TimestampTz before,
 	{
 		bool		isnull;
 
-		/* most are too young, and need not even be visible */
+		HeapTuple	tuple = ExecFetchSlotHeapTuple(slot, false, NULL);
+		bool		is_old;
+
+		/* one that nobody has touched is there, unless it was rolled back */
+		if (!(tuple->t_data->t_infomask & HEAP_XMAX_INVALID) &&
+			!table_tuple_satisfies_snapshot(rel, slot, snapshot))
+			continue;
 		(*seen)++;
-		if (DatumGetTimestampTz(slot_getattr(slot, column, &isnull)) < before &&
-			table_tuple_satisfies_snapshot(rel, slot, snapshot))
-			rows = lappend(rows,
-						   reader(ExecFetchSlotHeapTuple(slot, false, NULL),
-								  RelationGetDescr(rel)));
+		is_old = DatumGetTimestampTz(slot_getattr(slot, column, &isnull)) < before;
+		if (is_old && table_tuple_satisfies_snapshot(rel, slot, snapshot))
+			rows = lappend(rows, reader(tuple, RelationGetDescr(rel)));
 	}
 	table_endscan(scan);
 	ExecDropSingleTupleTableSlot(slot);
