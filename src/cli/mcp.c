@@ -112,8 +112,8 @@ take_input(Server *server, const struct pollfd *fds)
 static bool
 has_ended(const Server *server)
 {
-	bool		is_done = server->calls == NULL && server->asking == NULL &&
-	wire_backlog() == 0;
+	bool		is_done = (server->calls == NULL && server->asking == NULL &&
+						   wire_backlog() == 0);
 
 	for (const Lease *lease = server->leases; lease; lease = lease->next)
 		is_done = is_done && lease->task.ask_at == INT64_MAX;
@@ -123,8 +123,8 @@ has_ended(const Server *server)
 static void
 sleep_until_something(Server *server, struct pollfd *fds)
 {
-	bool		listens = !server->is_ending && !server->input_has_ended &&
-	!(is_full() && server->has_hung_up);
+	bool		listens = (!server->is_ending && !server->input_has_ended &&
+						   !(is_full() && server->has_hung_up));
 	Instant		until = next_turn(server);
 
 	fds[FD_INPUT].fd = listens ? STDIN_FILENO : -1;

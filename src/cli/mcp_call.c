@@ -237,8 +237,8 @@ void
 note_call_failure(Server *server, Call *call)
 {
 	Link	   *link = &server->link;
-	bool		is_repeatable = call->tool->ask != ASK_BREAK ||
-	!link_outcome_is_open(link);
+	bool		is_repeatable = (call->tool->ask != ASK_BREAK ||
+								 !link_outcome_is_open(link));
 
 	call->task.is_open = call->task.is_open || link_outcome_is_open(link);
 	if (!call->is_cancelled && is_repeatable && link_may_recover(link) &&

@@ -103,8 +103,8 @@ answer_callers(Server *server, Lease *lease)
 void
 note_lease_answer(Server *server, Lease *lease, const PGresult *answer)
 {
-	bool		is_abandoned = lease->is_abandoned &&
-	!lease_is_asked_for(server, lease);
+	bool		is_abandoned = (lease->is_abandoned &&
+								!lease_is_asked_for(server, lease));
 
 	note_ticket(lease, answer, server->asked_at);
 	lease->task.failures = 0;
@@ -165,8 +165,8 @@ note_lease_failure(Server *server, Lease *lease)
 {
 	Link	   *link = &server->link;
 	bool		has_ticket = lease->ticket.ticket[0] != '\0';
-	bool		is_passing = link_may_recover(link) ||
-	(strcmp(link->sqlstate, "25006") == 0 && has_ticket);
+	bool		is_passing = (link_may_recover(link) ||
+							  (strcmp(link->sqlstate, "25006") == 0 && has_ticket));
 
 	lease->task.is_open = lease->task.is_open || link_outcome_is_open(link);
 	if (!is_passing)

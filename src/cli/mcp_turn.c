@@ -85,8 +85,8 @@ finish(Server *server, bool answered)
 	Task	   *task = server->asking;
 	Call	   *call = call_of(server, task);
 	Lease	   *lease = lease_of(server, task);
-	bool		was_cut = task->is_cut && !answered &&
-	strcmp(server->link.sqlstate, "57014") == 0;
+	bool		was_cut = (task->is_cut && !answered &&
+						   strcmp(server->link.sqlstate, "57014") == 0);
 
 	server->asking = NULL;
 	task->is_cut = false;

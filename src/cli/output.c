@@ -231,8 +231,8 @@ print_cells(const char *const *cells, const int *widths, int count,
 	for (int i = 0; i < count; i++)
 	{
 		const char *value = widths && cells[i][0] == '\0' ? "-" : cells[i];
-		int			padding = widths && i < count - 1 ?
-		widths[i] + 2 - text_width(value) : 0;
+		int			padding = (widths && i < count - 1 ?
+							   widths[i] + 2 - text_width(value) : 0);
 
 		if (color && i == colored)
 			fprintf(output, "\033[%sm", color);

@@ -113,10 +113,10 @@ leaselock_xact_callback(XactEvent event, void *arg)
 			before_commit(false);
 			break;
 		case XACT_EVENT_COMMIT:
-			write_log_lines();
-			/* FALLTHROUGH */
 		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PREPARE:
+			if (event == XACT_EVENT_COMMIT)
+				write_log_lines();
 			restore_commit();
 			fences_end();
 			forget_tags();

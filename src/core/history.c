@@ -144,8 +144,8 @@ static void
 list_ticket(Changes *changes, const TicketRow *ticket)
 {
 	bool		is_new = !changes->view->has_ticket;
-	bool		was_held = !is_new &&
-	changes->view->ticket.state == LEASE_HELD;
+	bool		was_held = (!is_new &&
+							changes->view->ticket.state == LEASE_HELD);
 
 	switch (ticket->state)
 	{

@@ -76,8 +76,8 @@ void
 record_plan(const LeaseView *view, const LeaseEvent *event,
 			const LeasePlan *plan, TimestampTz now)
 {
-	bool		breaks = event->kind == EVENT_BREAK ||
-	event->kind == EVENT_BREAK_STRANGER;
+	bool		breaks = (event->kind == EVENT_BREAK ||
+						  event->kind == EVENT_BREAK_STRANGER);
 
 	if (leaselock_events != EVENTS_OFF)
 		record_events(view, event, plan, now);

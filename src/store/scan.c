@@ -93,8 +93,8 @@ store_picture_horizon(void)
 static Snapshot
 take_snapshot(StoreRelation table)
 {
-	bool		depicted = table == REL_LOCKS || table == REL_TICKETS ||
-	table == REL_EVENTS;
+	bool		depicted = (table == REL_LOCKS || table == REL_TICKETS ||
+							table == REL_EVENTS);
 
 	return RegisterSnapshot(picture != NULL && depicted ? picture :
 							GetLatestSnapshot());
