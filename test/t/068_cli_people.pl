@@ -253,7 +253,8 @@ move_clock(0);
 query(q{SELECT leaselock.try_lock('restart', 'holder', '1 d')});
 $endless = start_cli(qw(acquire restart --owner endless --wait-seconds inf --json));
 ok(waits('restart', 'endless1'), 'a wait without end');
-$node->restart('immediate');
+$node->stop('immediate');
+$node->start;
 ok(wait_until(sub { places('restart') eq 'endless1' && query(q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'leaselock'}) eq '1' }),
 	'the server was away');
 query(q{SELECT leaselock.release_lock('restart', 'holder')});
