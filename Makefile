@@ -347,7 +347,7 @@ endif
 cli-notice:
 	@echo 'no libpq-fe.h in $(includedir): the program leaselock is not built' >&2
 
-HAVE_JANSSON := $(shell echo '\#include <jansson.h>' | $(CC) -I$(includedir) $(CPPFLAGS) -E -x c - >/dev/null 2>&1 && echo yes)
+HAVE_JANSSON := $(shell $(CC) -I$(includedir) $(CPPFLAGS) -include jansson.h -E -x c /dev/null >/dev/null 2>&1 && echo yes)
 ifeq ($(HAVE_JANSSON),)
 cli: mcp-notice
 else
