@@ -66,8 +66,9 @@ static bool
 store_text(Recent *recent, char **end, const char **text)
 {
 	size_t		size = strlen(*text) + 1;
+	size_t		used = *end - recent->text;
 
-	if (size > (size_t) (recent->text +RECENT_TEXT - *end))
+	if (used + size > RECENT_TEXT)
 		return false;
 	memcpy(*end, *text, size);
 	*text = *end;

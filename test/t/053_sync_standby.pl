@@ -84,7 +84,7 @@ foreach my $number (0 .. 3)
 	my %client = map { $_ => "$files/$number.$_" } 'in', 'out', 'err';
 	$client{async} = $async;
 
-	foreach my $turn (1 .. 3000)
+	foreach my $turn (1 .. 12000)
 	{
 		my $name = "lock $number $turn";
 
