@@ -214,21 +214,14 @@ fetch_version(StoreRelation table, Relation rel, HeapTuple tuple,
 
 /*
  * Prunes a pinned page if it needs that, as the server's scans do: room on the
- * page keeps updates HOT.  The server would begin when half of a page of locks
- * is full, as the fill factor has it; a quarter left is room enough for those
- * who write at the same time, and fewer prunes remove more each.  No commit has
- * to wait until that is on disk, so it does not count among what the transaction
- * has written.
+ * page keeps updates HOT.  No commit has to wait until that is on disk, so it
+ * does not count among what the transaction has written.
  */
 static void
 prune_page(Relation rel, Buffer buffer)
 {
-	Page		page = BufferGetPage(buffer);
 	XLogRecPtr	end = XactLastRecEnd;
 
-	/* looked at without a lock, as the server does: at worst it is too early */
-	if (!PageIsFull(page) && PageGetHeapFreeSpace(page) >= BLCKSZ / 4)
-		return;
 	PrunePageCompat(rel, buffer);
 	XactLastRecEnd = end;
 }
