@@ -285,6 +285,32 @@ check_fence(const char *value)
  */
 
 /*
+ * set_mcp_option
+ *	  One of those that only mcp takes.
+ */
+static void
+set_mcp_option(Options *options, int option, const char *value)
+{
+	switch (option)
+	{
+		case OPT_ANSWER_WITHIN:
+			options->answer_within_seconds =
+				check_seconds("--answer-within", value, 0.1, MAX_SECONDS);
+			break;
+		case OPT_MAX_KEEP:
+			options->max_keep_seconds = check_seconds("--max-keep", value,
+													  0, MAX_SECONDS);
+			break;
+		case OPT_ALLOW_BREAK:
+			options->allow_break = true;
+			break;
+		case OPT_RELEASE_ON_EXIT:
+			options->release_on_exit = true;
+			break;
+	}
+}
+
+/*
  * set_option
  *	  One option.  --grace has to wait for the lease.
  */
@@ -365,20 +391,8 @@ set_option(Options *options, int option, const char *value)
 			options->interval_seconds = check_seconds("--interval", value,
 													  0.1, 86400);
 			break;
-		case OPT_ANSWER_WITHIN:
-			options->answer_within_seconds =
-				check_seconds("--answer-within", value, 0.1, MAX_SECONDS);
-			break;
-		case OPT_MAX_KEEP:
-			options->max_keep_seconds = check_seconds("--max-keep", value,
-													  0, MAX_SECONDS);
-			break;
-		case OPT_ALLOW_BREAK:
-			options->allow_break = true;
-			break;
-		case OPT_RELEASE_ON_EXIT:
-			options->release_on_exit = true;
-			break;
+		default:
+			set_mcp_option(options, option, value);
 	}
 }
 

@@ -330,9 +330,9 @@ take_due_pages(Tidiness *tidiness)
 
 /* Adapts the interval to whether a visit that cost something found anything. */
 static void
-adapt_interval(Tidiness *tidiness, bool in_vain)
+adapt_interval(Tidiness *tidiness, int64 removed, int seen)
 {
-	if (!in_vain)
+	if (removed > 0 || seen < FULL_PAGE_ROWS)
 	{
 		tidiness->interval = MIN_TIDY_INTERVAL;
 		tidiness->vain_looks = 0;
@@ -356,8 +356,7 @@ tidy_leases(Prune *prune)
 		foreach(cell, store_sample_locks(prune->before, &seen))
 			prune_lock(prune, (LockRow *) lfirst(cell));
 	}
-	adapt_interval(&leases, prune->removed == removed &&
-				   seen >= FULL_PAGE_ROWS);
+	adapt_interval(&leases, prune->removed - removed, seen);
 }
 
 /* Looks at a random page of events. */
@@ -370,8 +369,7 @@ tidy_events(Prune *prune)
 
 	foreach(cell, store_sample_events(prune->before, &seen))
 		prune_event(prune, (RowVersion *) lfirst(cell));
-	adapt_interval(&events, prune->removed == removed &&
-				   seen >= FULL_PAGE_ROWS);
+	adapt_interval(&events, prune->removed - removed, seen);
 }
 
 static void
