@@ -204,7 +204,8 @@ load_known_lock(const LockKey *key, LockRow *lock)
 		return;
 	}
 	store_load_lock(key, lock);
-	remember_lock(lock);
+	if (ItemPointerIsValid(&lock->version.tid))
+		remember_lock(lock);
 }
 
 /*
@@ -435,16 +436,16 @@ list_pending(int *count)
 }
 
 /*
- * Raises LS001 at a commit, and tells the server's log of it first.  The hint
- * may be NULL, as for report_stale_fence.
+ * Raises LS001 at a commit, and tells the server's log of it first.  The fence
+ * has passed a check, so it is not a mistake in the name or the scope.
  */
 static void
 refuse_commit(const LockKey *key, int64 fence, FenceVerdict verdict,
-			  int64 present, const char *hint)
+			  int64 present)
 {
 	if (leaselock_log_refusals)
 		log_refusal(key, fence);
-	report_stale_fence(key, fence, verdict, present, hint);
+	report_stale_fence(key, fence, verdict, present, STOP_HINT);
 }
 
 /*
@@ -467,7 +468,7 @@ verify_pending(PendingFence *pending)
 	if (!fence_may_commit(&lock, pending->key.fence))
 		refuse_commit(&lock.key, pending->key.fence,
 					  judge_fence(&lock, pending->key.fence, NO_TIME),
-					  lock.fence, NULL);
+					  lock.fence);
 }
 
 /*
@@ -491,7 +492,7 @@ fences_verify(void)
 	/* dropping the extension ends every grant */
 	if (!store_begin_verification())
 		refuse_commit(&entries[0]->key.lock, entries[0]->key.fence,
-					  FENCE_UNKNOWN, 0, STOP_HINT);
+					  FENCE_UNKNOWN, 0);
 	for (int i = 0; i < count; i++)
 		verify_pending(entries[i]);
 	store_end_event();
