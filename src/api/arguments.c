@@ -84,12 +84,12 @@ typedef struct TextRules
 
 static const TextRules label_rules = {
 	1, MAX_TEXT_BYTES,
-	"Pass 1 to " CppAsString2(MAX_TEXT_BYTES) " bytes without control characters, not beginning or ending with a blank."
+	"Pass 1 to " CppAsString2(MAX_TEXT_BYTES) " bytes, without control characters and without leading or trailing spaces."
 };
 
 static const TextRules note_rules = {
 	0, MAX_NOTE_BYTES,
-	"Pass up to " CppAsString2(MAX_NOTE_BYTES) " bytes without control characters."
+	"Pass up to " CppAsString2(MAX_NOTE_BYTES) " bytes, without control characters."
 };
 
 static void
@@ -111,11 +111,11 @@ check_bytes(const char *value, const char *argname, const TextRules *rules)
 
 	if (len < rules->min_bytes)
 		reject_text(argname, rules, "must not be empty",
-					psprintf("It has 0 bytes, and must have %d to %d.",
+					psprintf("The value has 0 bytes, but must have %d to %d.",
 							 rules->min_bytes, rules->max_bytes));
 	if (len > rules->max_bytes)
 		reject_text(argname, rules, "is too long",
-					psprintf("\"%s\" has %d bytes, and must have %d to %d.",
+					psprintf("\"%s\" has %d bytes, but must have %d to %d.",
 							 shown_value(value), len, rules->min_bytes,
 							 rules->max_bytes));
 	for (int i = 0; i < len; i++)
@@ -194,7 +194,7 @@ argument_count(FunctionCallInfo fcinfo, int argno, const char *argname)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("argument \"%s\" is out of range: %d", argname, count),
-				 errdetail("It must be 1 or more.")));
+				 errdetail("The value must be 1 or more.")));
 	return count;
 }
 
@@ -254,9 +254,9 @@ reject_length(const char *argname, const Interval *interval, bool is_known,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("argument \"%s\" is out of range: \"%s\"",
 					argname, show_interval(interval)),
-			 errdetail("It %s%smust be from %s to %s.",
+			 errdetail("The value %s%smust be from %s to %s.",
 					   is_known ? psprintf("is %s", format_length(us)) : "",
-					   is_known ? ", and " : "",
+					   is_known ? ", but " : "",
 					   format_length(rules->min_us),
 					   format_length(rules->max_us)),
 			 hint ? errhint("%s", hint) : 0));
@@ -284,7 +284,7 @@ argument_length(FunctionCallInfo fcinfo, int argno, const char *argname,
 				 errmsg("argument \"%s\" is not an exact length of time: \"%s\"",
 						argname, show_interval(interval)),
 				 errdetail("Months, years and infinities have no fixed length."),
-				 errhint("Pass %s to %s, in days or smaller units.",
+				 errhint("Pass a length from %s to %s, in days or smaller units.",
 						 format_length(rules->min_us),
 						 format_length(rules->max_us))));
 
@@ -303,7 +303,7 @@ argument_lease(FunctionCallInfo fcinfo, int argno, const char *argname)
 		leaselock_min_lease * INT64CONST(1000),
 		leaselock_max_lease * INT64CONST(1000),
 		"The lower bound is the setting leaselock.min_lease.",
-		"The upper bound is the setting leaselock.max_lease. To hold a lock for longer, renew its lease, or use try_lock()."
+		"The upper bound is the setting leaselock.max_lease. To hold a lock longer, renew its lease or use try_lock()."
 	};
 
 	return argument_length(fcinfo, argno, argname, &rules);
@@ -314,7 +314,7 @@ argument_wait(FunctionCallInfo fcinfo, int argno, const char *argname)
 {
 	LengthRules rules = {
 		0, leaselock_max_wait * INT64CONST(1000), NULL,
-		"The upper bound is the setting leaselock.max_wait. To wait for longer, acquire again when the wait has run out."
+		"The upper bound is the setting leaselock.max_wait. To wait longer, acquire again when the wait has run out."
 	};
 
 	return argument_length(fcinfo, argno, argname, &rules);

@@ -155,10 +155,10 @@ argument_cursor(FunctionCallInfo fcinfo)
 	if (cursor.has_id && !cursor.has_xid)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("argument \"after_id\" must not be given without \"after_xid\""),
-				 errdetail("\"after_id\" is " INT64_FORMAT ", and an event is known by its transaction and its number in that.",
+				 errmsg("argument \"after_id\" requires argument \"after_xid\""),
+				 errdetail("\"after_id\" is " INT64_FORMAT ", but an id identifies an event only within its transaction.",
 						   cursor.id),
-				 errhint("Pass xid and id of the last event that you have read.")));
+				 errhint("Pass both the xid and the id of the last event that you have read.")));
 	return cursor;
 }
 

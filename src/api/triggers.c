@@ -160,8 +160,8 @@ find_form(const TriggerData *data, const char *form)
 			return (GuardForm) i;
 	}
 	reject_arguments("fence_guard()",
-					 form == NULL ? "there are none" :
-					 psprintf("the first must be 'column', 'columns' or 'transaction', not \"%s\"",
+					 form == NULL ? "no arguments were given" :
+					 psprintf("the first argument must be 'column', 'columns' or 'transaction', not \"%s\"",
 							  shown_value(form)),
 					 guard_usage[for_row ? GUARD_COLUMN : GUARD_TRANSACTION]);
 	return GUARD_COLUMN;		/* not reached */
@@ -181,7 +181,7 @@ parse_guard(FunctionCallInfo fcinfo, const TriggerData *data, Guard *guard)
 	least = guard->form == GUARD_TRANSACTION ? 2 : 3;
 	if (count < least || count > least + 1)
 		reject_arguments(function,
-						 psprintf("form '%s' with %d argument%s",
+						 psprintf("the form '%s' does not take %d argument%s",
 								  guard_forms[guard->form], count,
 								  count == 1 ? "" : "s"), usage);
 	if (guard->form == GUARD_COLUMNS)
@@ -207,7 +207,7 @@ require_guard_timing(const Guard *guard, TriggerEvent event)
 
 	if (TRIGGER_FIRED_INSTEAD(event))
 		reject_timing(function, "cannot guard a view",
-					  "Put the trigger on the table that the view is of.");
+					  "Put the trigger on the table under the view.");
 	if (!TRIGGER_FIRED_BEFORE(event))
 		reject_timing(function, "must be fired BEFORE", usage);
 	if (guard->form == GUARD_TRANSACTION && TRIGGER_FIRED_FOR_ROW(event))
@@ -270,10 +270,10 @@ get_column(const TriggerData *data, HeapTuple row, int column)
 	if (isnull)
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("column \"%s\" of table \"%s\" must not be null, because its fence is checked",
+				 errmsg("column \"%s\" of table \"%s\" must not be null, because a fence trigger reads it",
 						NameStr(TupleDescAttr(desc, column - 1)->attname),
 						RelationGetRelationName(data->tg_relation)),
-				 errhint("Write the row with the fence of the grant that it is written under.")));
+				 errhint("Write the row with the fence of the grant under which it is written.")));
 	return value;
 }
 
@@ -350,7 +350,7 @@ reject_lower_fence(const TriggerData *data, int64 old_fence, int64 new_fence)
 					new_fence, RelationGetRelationName(data->tg_relation)),
 			 errdetail("The row was written with fence " INT64_FORMAT ".",
 					   old_fence),
-			 errhint("Stop this work; it may be another holder's now.")));
+			 errhint("Stop this work: it may now belong to another holder.")));
 }
 
 Datum
@@ -370,7 +370,7 @@ leaselock_fence_monotonic(PG_FUNCTION_ARGS)
 		reject_timing(function, "must be fired BEFORE UPDATE, FOR EACH ROW",
 					  MONOTONIC_USAGE);
 	if (data->tg_trigger->tgnargs != 1)
-		reject_arguments(function, "there must be one, the fence's column",
+		reject_arguments(function, "the only argument is the name of the fence column",
 						 MONOTONIC_USAGE);
 	column = find_column(data, data->tg_trigger->tgargs[0], INT8OID, function,
 						 MONOTONIC_USAGE);

@@ -38,9 +38,9 @@ require_commit(FunctionCallInfo fcinfo, const char *procedure)
 		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_TRANSACTION_TERMINATION),
-			 errmsg("%s cannot wait here, because it commits between looks",
+			 errmsg("%s cannot wait here, because it commits while it waits",
 					procedure),
-			 errhint("CALL it by itself: not in a transaction block, a function, an exception block or a pipeline. There, poll with lease_get(). A driver without autocommit has opened a transaction block by itself.")));
+			 errhint("CALL it outside transaction blocks, functions, exception blocks and pipelines; inside them, poll with lease_get(). A driver without autocommit opens a transaction block by itself.")));
 }
 
 static const Oid result_types[] = {UUIDOID, TEXTOID, INT8OID, TIMESTAMPTZOID};

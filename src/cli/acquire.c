@@ -560,10 +560,10 @@ give_back(Link *link, Ticket *ticket, Instant ends_at)
 		if (!ticket_is_live(ticket->state))
 			return true;
 		snprintf(link->error, sizeof(link->error),
-				 "the server says that it is still %s", ticket->state);
+				 "the server says that the ticket is still %s", ticket->state);
 	}
 	complain_of_lines(link->error,
-					  "could not give the lease back, it runs out by itself: ");
+					  "could not release the lease, which will run out by itself: ");
 	return false;
 }
 
@@ -587,7 +587,7 @@ stay_taken(Link *link, const Options *options, const Ticket *ticket,
 	if (ask_at_the_end(link, ASK_HOLD, parameters, ends_at))
 		return true;
 	complain_of_lines(link->error,
-					  "could not keep \"%s\" taken, its lease runs out by itself: ",
+					  "could not keep \"%s\" taken; its lease will run out by itself: ",
 					  options->name);
 	return false;
 }

@@ -75,9 +75,9 @@ withdraw(Link *link, const Options *options, Ticket *ticket)
 		return;
 	if (!options->request_is_known &&
 		give_back(link, ticket, ticket->asked_at + ticket->remaining_ms))
-		complain("the lock is given back");
+		complain("the lock has been released");
 	else
-		complain("request %s holds the lock: repeat it, or let its lease run out",
+		complain("request %s has been granted: repeat it, or let its lease run out",
 				 options->request);
 }
 

@@ -98,7 +98,7 @@ open_wake_pipe(void)
 		return;
 	if (pipe(wake_pipe) != 0)
 	{
-		complain("no pipe: %s", strerror(errno));
+		complain("could not create a pipe: %s", strerror(errno));
 		exit(EXIT_SERVER);
 	}
 	for (int i = 0; i < 2; i++)

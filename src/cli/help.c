@@ -43,13 +43,13 @@ static const struct
 }			summaries[] = {
 	{"acquire", "acquires a lock, or waits for it, and prints the ticket"},
 	{"get", "shows the present state of a ticket"},
-	{"heartbeat", "makes a held ticket last a full lease from now"},
-	{"release", "gives a ticket back, or cancels its wait"},
+	{"heartbeat", "renews a held ticket for a full lease from now"},
+	{"release", "releases a ticket, or cancels its wait"},
 	{"status", "shows the locks that are held or waited for"},
-	{"events", "shows what became of locks, and goes on with what happens"},
-	{"break", "ends the grant that has that fence, for operators"},
-	{"run", "runs a command while it holds a lock, and ends it with the lease"},
-	{"mcp", "serves locks to agents, by the Model Context Protocol"},
+	{"events", "shows the events of locks, and follows new ones"},
+	{"break", "ends the grant with the given fence, for operators"},
+	{"run", "runs a command while holding a lock, and terminates it if the lease is lost"},
+	{"mcp", "serves locks to agents over the Model Context Protocol"},
 };
 
 /*

@@ -502,7 +502,7 @@ judge_answer(Link *link)
 		return ANSWERED;
 	}
 	else
-		give_up_on(link, "the server's answer makes no sense");
+		give_up_on(link, "the server's answer is malformed");
 	forget_answer(link);
 	return FAILED;
 }
@@ -523,7 +523,7 @@ collect_answer(Link *link)
 			return judge_answer(link);
 		if (!keep_result(link, result))
 		{
-			give_up_on(link, "the server's answer makes no sense");
+			give_up_on(link, "the server's answer is malformed");
 			forget_answer(link);
 			return FAILED;
 		}
@@ -590,7 +590,7 @@ link_step(Link *link)
 	}
 	if (link->asked && now() >= link->give_up_at)
 	{
-		link_drop(link, "the server does not answer");
+		link_drop(link, "the server is not responding");
 		forget_answer(link);
 	}
 	return link->state == LINK_DOWN ? FAILED : PENDING;
@@ -707,7 +707,7 @@ complain_of_failure(const Link *link)
 
 	complain_of_lines(link->error, "%s", "");
 	if (sqlstate_is_one_of(link, missing))
-		complain("is the extension there, in its present version? CREATE EXTENSION leaselock");
+		complain("is the current version of the extension installed? Run CREATE EXTENSION leaselock");
 	return link_exit_code(link);
 }
 

@@ -146,42 +146,42 @@ static const char *const usage_text =
 "                    [--allow-break] [--release-on-exit]\n"
 "\n"
 "Options:\n"
-"      --owner OWNER       the party that works; run makes one up unless given\n"
+"      --owner OWNER       owner label; run makes one up unless given\n"
 "      --lease-seconds N   how long the lease lasts unless renewed (60)\n"
 "      --wait-seconds N    how long to wait for a turn (0); inf: for ever\n"
 "      --at-least-seconds N\n"
-"                          how long the lock stays taken, from its grant on, if\n"
-"                          the command ends sooner (0)\n"
+"                          minimum time that the lock stays taken, counted from\n"
+"                          its grant, even if the command ends sooner (0)\n"
 "      --scope SCOPE       the namespace of NAME (public)\n"
-"      --request-uuid UUID names the acquisition, so that it can be repeated\n"
-"      --note TEXT         is shown with the lease; run makes one up unless given\n"
+"      --request-uuid UUID identifies the acquisition, so that it can be retried\n"
+"      --note TEXT         shown with the lease; run makes one up unless given\n"
 "      --fence FENCE       the grant to end, as status shows it\n"
 "      --grace N           seconds between TERM and KILL, at most half of the\n"
 "                          lease (5, or a quarter of the lease if that is less)\n"
-"      --all               lapsed leases, too\n"
-"      --queue             the tickets that hold and wait, in their order\n"
-"      --json              one JSON object a line\n"
-"      --watch             show the status again and again\n"
-"      --interval N        seconds between two looks (2)\n"
-"      --name NAME         only events of that lock\n"
-"      --since TIME        only events from then on, as the server reads a time\n"
-"      --follow            go on with what happens; from now on, unless --since\n"
-"      --answer-within N   mcp answers a wait after N seconds, and waits on (45)\n"
-"      --max-keep N        mcp renews for a caller for at most N seconds (3600)\n"
+"      --all               show lapsed leases, too\n"
+"      --queue             show the tickets that hold or wait, in order\n"
+"      --json              print one JSON object per line\n"
+"      --watch             show the status repeatedly, until interrupted\n"
+"      --interval N        seconds between repetitions (2)\n"
+"      --name NAME         show only events of that lock\n"
+"      --since TIME        show only events since TIME, as the server reads it\n"
+"      --follow            keep showing new events; start now unless --since\n"
+"      --answer-within N   mcp answers after N seconds and keeps waiting (45)\n"
+"      --max-keep N        mcp renews a lease for at most N seconds (3600)\n"
 "      --allow-break       mcp offers the tool break_lock\n"
-"      --release-on-exit   mcp gives back what is held when its input ends\n"
-"  -q, --quiet             no status line, no warnings that pass\n"
+"      --release-on-exit   mcp releases what it holds when its input ends\n"
+"  -q, --quiet             no status line and no warnings of passing problems\n"
 "  -V, --version           show the version, then exit\n"
 "      --help              show this help, then exit\n"
 "\n"
-"Connection options, as in psql; PG* variables and service files count, too:\n"
+"Connection options, as in psql; PG* variables and service files work, too:\n"
 "  -h, --host HOST         server, or directory of its socket\n"
 "  -p, --port PORT         port\n"
 "  -U, --username NAME     role\n"
 "  -d, --dbname DBNAME     database, or a connection string\n"
 "\n"
 "Exit status: 0 held or done, 1 contended or the wait ran out, 2 lost or gone,\n"
-"3 usage, 4 connection or server error.  run passes on that of its COMMAND.\n";
+"3 usage, 4 connection or server error.  run exits with the status of COMMAND.\n";
 
 /* ---------------------------------------------------------------------
  * Errors
@@ -230,7 +230,7 @@ check_characters(const char *what, const char *value)
 {
 	for (size_t i = 0; value[i]; i++)
 		if ((unsigned char) value[i] < 32 || value[i] == 127)
-			usage_error("%s must not contain control characters (byte %zu of it is %d)",
+			usage_error("%s must not contain control characters (byte %zu is %d)",
 						what, i + 1, value[i]);
 }
 
@@ -414,8 +414,8 @@ refuse_option(int option, const char *argument)
 		usage_error("option \"%s\" needs a value", argument);
 	if (is_long && optopt != 0)
 		usage_error("option \"%.*s\" takes no value", length, argument);
-	usage_error("there is no option \"%s\"%s", argument,
-				is_long ? ", or more than one begins so" : "");
+	usage_error("option \"%s\" is unknown%s", argument,
+				is_long ? " or ambiguous" : "");
 }
 
 /*
@@ -514,13 +514,13 @@ complete(Options *options, int bit, const char *subcommand,
 		return;
 	}
 	if (bit == EVENTS && operand)
-		usage_error("events takes its NAME as --name: \"%s\"", operand);
+		usage_error("events takes NAME as the option --name, not as an argument: \"%s\"", operand);
 	if (!(bit & (STATUS | EVENTS)))
 		require_operand(subcommand, "NAME", operand);
 	if (operand)
 		options->name = check_label("NAME", operand);
 	if (options->queue && options->all)
-		usage_error("--queue shows live tickets alone: it goes without --all");
+		usage_error("--queue shows only live tickets and cannot be combined with --all");
 	if (bit == BREAK && options->fence == NULL)
 		usage_error("break needs --fence; \"leaselock status %s\" shows it", operand);
 	if (bit == ACQUIRE && options->owner == NULL)
@@ -601,12 +601,12 @@ static int
 find_subcommand(const char *name)
 {
 	if (name == NULL)
-		usage_error("no subcommand is given; there are %s",
+		usage_error("no subcommand is given; the subcommands are %s",
 					list_subcommands());
 	for (int i = 0; i < SUBCOMMANDS; i++)
 		if (strcmp(subcommands[i].name, name) == 0)
 			return i;
-	usage_error("there is no subcommand \"%s\"; there are %s", name,
+	usage_error("unknown subcommand \"%s\"; the subcommands are %s", name,
 				list_subcommands());
 }
 
@@ -635,7 +635,7 @@ parse_options(int argc, char **argv, Options *options)
 	}
 	for (int i = 0; i < OPTIONS; i++)
 		if ((given & (1 << i)) && !(takers[i] & bit))
-			usage_error("%s takes no --%s", subcommands[found].name,
+			usage_error("%s does not take --%s", subcommands[found].name,
 						long_options[i].name);
 	complete(options, bit, subcommands[found].name, operands[1]);
 	set_lease(options, bit);

@@ -68,7 +68,7 @@ send_orders(Run *run)
 	if (start_watchdog(&run->watchdog, &run->link) &&
 		order_watchdog(&run->watchdog, &run->orders))
 		return;
-	complain("could not watch over the command, it is killed: %s", strerror(errno));
+	complain("could not watch the command; killing it: %s", strerror(errno));
 	signal_child(&run->child, SIGKILL);
 	run->lost = true;
 }
@@ -103,7 +103,7 @@ lose(Run *run, const char *reason)
 {
 	Instant		end = now() + (int64_t) (run->options->grace_seconds * 1000);
 
-	complain("the lease on \"%s\" is %s, the command is terminated",
+	complain("the lease on \"%s\" is %s; terminating the command",
 			 run->options->name, reason);
 	run->lost = true;
 	run->orders.term_at = now();
@@ -130,7 +130,7 @@ note_renewal(Run *run)
 
 	read_ticket(run->link.answer, &answer);
 	if (run->failures > 0 && !run->options->quiet)
-		complain("the lease on \"%s\" is renewed again", run->options->name);
+		complain("the lease on \"%s\" has been renewed again", run->options->name);
 	run->failures = 0;
 	if (ticket_exit_code(answer.state) != EXIT_DONE)
 	{
@@ -149,7 +149,7 @@ note_failure(Run *run)
 {
 	if (run->failures == 0 && !run->options->quiet)
 		complain_of_lines(run->link.error,
-						  "cannot renew the lease on \"%s\" now, trying again: ",
+						  "could not renew the lease on \"%s\"; trying again: ",
 						  run->options->name);
 	run->renew_at = now() + back_off_ms(run->failures++);
 }
@@ -222,12 +222,12 @@ listen_to_watchdog(Run *run)
 		send_orders(run);
 	else if (report != WATCHDOG_SILENT && !run->lost)
 	{
-		complain("the lease on \"%s\" could not be renewed in time, the command is terminated",
+		complain("the lease on \"%s\" could not be renewed in time; terminating the command",
 				 run->options->name);
 		run->lost = true;
 	}
 	if (report == WATCHDOG_KILLED)
-		complain("the command did not end in time, it is killed");
+		complain("the command did not end in time and was killed");
 }
 
 /*
@@ -248,7 +248,7 @@ supervise(Run *run)
 		{
 			take_terminal_back(&run->child);
 			if (!run->options->quiet && !run->lost)
-				complain("the command has ended, the lease is kept for what it left running");
+				complain("the command has ended; the lease is kept until the processes that it left behind have ended, too");
 			run->lingers = true;
 		}
 		pass_signals_on(run);
@@ -315,7 +315,7 @@ end_lease(Run *run)
 	if (give_back(&run->link, &run->ticket, run->ends_at) &&
 		strcmp(run->ticket.state, "released") != 0 && !run->lost)
 	{
-		complain("the lease on \"%s\" was %s while the command ran",
+		complain("the lease on \"%s\" was %s while the command was running",
 				 run->options->name, run->ticket.state);
 		code = EXIT_LOST;
 	}
@@ -336,7 +336,7 @@ run_held(Run *run)
 
 		give_back(&run->link, &run->ticket, run->ends_at);
 		if (signo == 0)
-			complain("the lease on \"%s\" was lost before the command began",
+			complain("the lease on \"%s\" was lost before the command started",
 					 run->options->name);
 		return signo ? EXIT_SIGNAL + signo : EXIT_LOST;
 	}

@@ -73,7 +73,7 @@ reject_prepare(void)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("cannot PREPARE a transaction that has changed leases"),
-				 errhint("Acquire, renew and release leases in transactions of their own.")));
+				 errhint("Acquire, renew and release leases in separate transactions.")));
 }
 
 /*

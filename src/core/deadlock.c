@@ -496,8 +496,8 @@ report_deadlock(const List *cycle)
 						 edge->blocker.owner);
 	}
 	ereport(NOTICE,
-			(errmsg("waiting for lock \"%s\" in scope \"%s\" would be a deadlock",
+			(errmsg("waiting for lock \"%s\" in scope \"%s\" would cause a deadlock",
 					first->name, first->scope),
 			 errdetail_internal("%s", detail.data),
-			 errhint("Release a lock that the others wait for, then try again.")));
+			 errhint("Release a lock that the others are waiting for, then try again.")));
 }

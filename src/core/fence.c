@@ -185,9 +185,9 @@ reject_younger_grant(const LockRow *lock)
 		XidInMVCCSnapshot(xid, GetTransactionSnapshot()))
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-				 errmsg("could not serialize access: lock \"%s\" in scope \"%s\" was granted after this transaction's snapshot",
+				 errmsg("could not serialize access: lock \"%s\" in scope \"%s\" was granted after this transaction's snapshot was taken",
 						lock->key.name, lock->key.scope),
-				 errhint("Retry the transaction; begin it after the lock has been acquired.")));
+				 errhint("Retry the transaction, and begin it after the lock has been acquired.")));
 }
 
 /*
@@ -246,18 +246,18 @@ check_fence(const LockKey *key, int64 fence, bool allow_lapsed,
 }
 
 #define STOP_HINT \
-	"Stop this work; it may be another holder's now. Acquire the lock again before you write."
+	"Stop this work: it may now belong to another holder. Acquire the lock again before you write."
 
 /* What to do about a fence that is stale for this reason. */
 static const char *
 stale_hint(FenceVerdict verdict, int64 present)
 {
 	if (verdict == FENCE_UNKNOWN && present == 0)
-		return "Check the name and the scope: a fence counts in the scope in which the lock was acquired. If they are right, the grant ended long ago; acquire the lock again.";
+		return "Check the name and the scope: a fence is valid only in the scope in which the lock was acquired. If they are right, the grant ended long ago: acquire the lock again.";
 	if (verdict == FENCE_UNKNOWN)
-		return "Check the fence, the name and the scope: they must be those of one acquisition.";
+		return "Check the fence, the name and the scope: all three must come from the same acquisition.";
 	if (verdict == FENCE_LAPSED)
-		return "Stop this work, and acquire the lock again before you write. Work that takes longer has to renew its lease.";
+		return "Stop this work, and acquire the lock again before you write. If the work takes longer than its lease, renew the lease.";
 	return STOP_HINT;
 }
 
@@ -275,7 +275,7 @@ report_stale_fence(const LockKey *key, int64 fence, FenceVerdict verdict,
 							  present);
 			break;
 		case FENCE_ENDED:
-			reason = "The grant with this fence, the newest, was released or broken.";
+			reason = "The grant with this fence is the newest, but it was released or broken.";
 			break;
 		case FENCE_LAPSED:
 			reason = "The grant with this fence is the newest, but its lease has run out.";
@@ -283,7 +283,7 @@ report_stale_fence(const LockKey *key, int64 fence, FenceVerdict verdict,
 		case FENCE_UNKNOWN:
 			reason = present == 0 ?
 				"The lock has no grant on record." :
-				psprintf("This fence was not given out; the newest of the lock is " INT64_FORMAT ".",
+				psprintf("This fence was never issued for the lock, whose newest fence is " INT64_FORMAT ".",
 						 present);
 			break;
 		case FENCE_CURRENT:
@@ -350,7 +350,7 @@ fence_require_check(const LockKey *key)
 			(errcode(ERRCODE_FENCE_NOT_CHECKED),
 			 errmsg("transaction has not checked its fence for lock \"%s\" in scope \"%s\"",
 					key->name, key->scope),
-			 other ? errdetail("It has checked the lock of that name in scope \"%s\".",
+			 other ? errdetail("It has checked the lock with that name in scope \"%s\".",
 							   other) : 0,
 			 errhint("Call leaselock.fence_assert() with the fence of your grant in an earlier statement of the same transaction. A check within the statement that fires this trigger comes too late.")));
 }

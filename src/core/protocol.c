@@ -603,7 +603,7 @@ report_refusal(const LeaseEvent *event, Refusal refusal)
 					(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 					 errmsg("too many waiters for lock \"%s\" in scope \"%s\"",
 							key->name, key->scope),
-					 errdetail("leaselock.max_waiters is %d.",
+					 errdetail("The setting leaselock.max_waiters is %d.",
 							   leaselock_max_waiters),
 					 errhint("Try again later, or without waiting.")));
 			break;
@@ -613,7 +613,7 @@ report_refusal(const LeaseEvent *event, Refusal refusal)
 					 errmsg("could not end the wait for lock \"%s\" in scope \"%s\"",
 							key->name, key->scope),
 					 errdetail("Another transaction is using the same ticket, and this transaction has changed the lock or another of its tickets."),
-					 errhint("End the wait in a transaction of its own.")));
+					 errhint("End the wait in a separate transaction.")));
 			break;
 		case NOT_REFUSED:
 			break;

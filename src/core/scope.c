@@ -85,7 +85,7 @@ require_scope(const char *scope)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied for scope \"%s\"", scope),
-				 errdetail("The scope is registered to a role that role \"%s\" is not a member of.",
+				 errdetail("Role \"%s\" is not a member of the role to which the scope is registered.",
 						   GetUserNameFromId(GetUserId(), false)),
 				 errhint("Ask for membership in that role, or use another scope.")));
 }

@@ -68,7 +68,7 @@ fence_reading(void)
 {
 	/* asserted by GetWALInsertionTimeLine, and it sets what that returns */
 	if (RecoveryInProgress())
-		elog(ERROR, "cannot give a fence during recovery");
+		elog(ERROR, "cannot issue a fence during recovery");
 	return wall_clock() - FENCE_EPOCH +
 		FENCE_PER_TIMELINE * GetWALInsertionTimeLine();
 }

@@ -79,7 +79,7 @@ read_kind(const char *name)
 		if (strcmp(kind_names[i], name) == 0)
 			return (ChangeKind) i;
 	}
-	store_report_row(REL_EVENTS, "The kind is none.");
+	store_report_row(REL_EVENTS, "The kind is unknown.");
 	return CHANGE_GRANTED;		/* not reached */
 }
 

@@ -76,7 +76,7 @@ read_floor(HeapTuple tuple, TupleDesc desc)
 	row.reading = DatumGetInt64(VALUE(FLOOR_READING));
 	if (row.fence < 0 || row.fence > MAX_FENCE ||
 		row.reading < 0 || row.reading > MAX_FENCE)
-		store_report_row(REL_FLOOR, "A number is out of its bounds.");
+		store_report_row(REL_FLOOR, "A number is out of range.");
 	return row;
 }
 
@@ -115,8 +115,8 @@ report_no_fence(void)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-			 errmsg("no greater fence is left"),
-			 errdetail("The last fence, the floor or the clock has reached the greatest fence, " INT64_FORMAT ".",
+			 errmsg("no greater fence is available"),
+			 errdetail("The last fence, the floor or the clock has reached the greatest possible fence, " INT64_FORMAT ".",
 					   MAX_FENCE)));
 }
 

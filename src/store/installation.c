@@ -35,7 +35,7 @@ read_row(HeapTuple tuple, TupleDesc desc)
 		installation.home.data[i] ^= ((unsigned char *) &database)[i];
 	secret = DatumGetByteaPP(values[1]);
 	if (VARSIZE_ANY_EXHDR(secret) != sizeof(installation.secret))
-		store_report_table(REL_INSTALLATION, "its secret is too short");
+		store_report_table(REL_INSTALLATION, "the secret is too short");
 	memcpy(installation.secret, VARDATA_ANY(secret),
 		   sizeof(installation.secret));
 	for (int i = 0; i < (int) sizeof(Oid); i++)
@@ -63,7 +63,7 @@ store_load_installation(void)
 	scan = store_open_scan(REL_INSTALLATION, REL_NONE, NULL, 0);
 	tuple = store_next_row(scan, ForwardScanDirection);
 	if (!HeapTupleIsValid(tuple))
-		store_report_table(REL_INSTALLATION, "it is empty");
+		store_report_table(REL_INSTALLATION, "the table is empty");
 	read_row(tuple, RelationGetDescr(scan->rel));
 	installation.number++;
 	/* not a later one: what is announced meanwhile may be missing */

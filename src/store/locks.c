@@ -83,11 +83,11 @@ static void
 check_lock(const LockRow *lock)
 {
 	if (lock->fence < 0 || lock->fence > MAX_FENCE)
-		store_report_row(REL_LOCKS, "The fence is out of its bounds.");
+		store_report_row(REL_LOCKS, "The fence is out of range.");
 	if (lock->passed < 0 || lock->passed > MAX_FENCE || lock->tickets < 0)
-		store_report_row(REL_LOCKS, "A count is out of its bounds.");
+		store_report_row(REL_LOCKS, "A count is out of range.");
 	if (OidIsValid(lock->holder.role) && lock->holder.owner == NULL)
-		store_report_row(REL_LOCKS, "The role of the holder has no owner.");
+		store_report_row(REL_LOCKS, "The holder has a role but no owner label.");
 }
 
 /* The key of a row; "expected" saves hashing it where it is that one. */

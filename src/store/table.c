@@ -307,10 +307,10 @@ mismatch_hint(void)
 						 compare_versions(version, LEASELOCK_VERSION));
 
 	if (order > 0)
-		return "The extension was updated after this session had loaded its library. Reconnect.";
+		return "Reconnect: the extension was updated after this session loaded its library.";
 	if (order < 0)
 		return "Run ALTER EXTENSION leaselock UPDATE.";
-	return "Something other than the extension's own scripts has changed it. Drop the extension and create it again.";
+	return "Something other than the extension's own scripts has changed the extension. Drop it and create it again.";
 }
 
 /* Raises 55000. */
@@ -319,7 +319,7 @@ report_mismatch(const char *kind, const char *name, const char *problem)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("%s \"%s.%s\" does not match the loaded library of leaselock",
+			 errmsg("%s \"%s.%s\" does not match the loaded leaselock library",
 					kind, LEASELOCK_SCHEMA, name),
 			 errdetail("This library is version %s; %s.",
 					   LEASELOCK_VERSION, problem),
@@ -339,7 +339,7 @@ store_report_row(StoreRelation table, const char *problem)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("table \"%s.%s\" has a row that breaks its constraints",
+			 errmsg("table \"%s.%s\" has a row that violates its constraints",
 					LEASELOCK_SCHEMA, table_shapes[table].name),
 			 errdetail_internal("%s", problem),
 			 errhint("Remove the row.")));
@@ -355,7 +355,7 @@ store_check_result(const char *function, TupleDesc desc, const Oid *types,
 {
 	if (desc->natts != columns)
 		report_mismatch("result of function", function,
-						psprintf("%d columns were expected, not %d",
+						psprintf("%d columns were expected, but there are %d",
 								 columns, desc->natts));
 	for (int i = 0; i < columns; i++)
 	{
@@ -385,7 +385,7 @@ check_column(const TableShape *shape, Form_pg_attribute column)
 		(column->atttypid == TEXTOID &&
 		 column->attcollation != C_COLLATION_OID))
 		report_mismatch("table", shape->name,
-						psprintf("column %d is not as expected",
+						psprintf("column %d differs in type, collation or NOT NULL",
 								 column->attnum));
 }
 
@@ -400,10 +400,10 @@ check_table(StoreRelation table, Relation rel)
 		rel->rd_rel->relpersistence != RELPERSISTENCE_PERMANENT ||
 		rel->rd_tableam != GetHeapamTableAmRoutine())
 		report_mismatch("table", shape->name,
-						"it is not a plain heap table");
+						"the table is not a plain heap table");
 	if (desc->natts != shape->columns)
 		report_mismatch("table", shape->name,
-						psprintf("%d columns were expected, not %d",
+						psprintf("%d columns were expected, but there are %d",
 								 shape->columns, desc->natts));
 	for (int i = 0; i < desc->natts; i++)
 		check_column(shape, TupleDescAttr(desc, i));
@@ -740,7 +740,7 @@ store_list_indexes(StoreRelation table, Relation rel, int *count)
 	oids = RelationGetIndexList(rel);
 	if (list_length(oids) > MAX_INDEXES)
 		report_mismatch("table", table_shapes[table].name,
-						psprintf("it has more than %d indexes", MAX_INDEXES));
+						psprintf("the table has more than %d indexes", MAX_INDEXES));
 	foreach(cell, oids)
 	{
 		Relation	index = index_open(lfirst_oid(cell), RowExclusiveLock);

@@ -87,7 +87,7 @@ read_state(char letter)
 		if (letter != '\0' && states[i].letter == letter)
 			return (LeaseState) i;
 	}
-	store_report_row(REL_TICKETS, "The state is none.");
+	store_report_row(REL_TICKETS, "The state is unknown.");
 	return LEASE_GONE;			/* not reached */
 }
 

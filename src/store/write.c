@@ -77,7 +77,7 @@ report_foreign_insert(Relation rel)
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("could not add a row to table \"%s.%s\"",
 					LEASELOCK_SCHEMA, RelationGetRelationName(rel)),
-			 errdetail("Another session inserts the same row without the functions of leaselock."),
+			 errdetail("Another session is inserting the same row without using the functions of leaselock."),
 			 errhint("Try again when its transaction has ended.")));
 }
 
