@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * leaselock.c
- *	  The module: its magic, its settings, its callbacks.
+ *	  Module entry point: magic block, settings and callbacks.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -65,7 +65,7 @@ define_logging(const char *name, const char *description, bool *variable)
 							 false, PGC_SUSET, 0, NULL, NULL, NULL);
 }
 
-/* What is kept of changes, and what the server's log says of them. */
+/* Settings that control events and the lines in the server log. */
 static void
 define_records(void)
 {
