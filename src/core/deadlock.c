@@ -58,7 +58,7 @@ typedef struct CycleNode
 {
 	Identity	who;			/* hash key */
 	LockKey		key;			/* the lock of that wait */
-	struct CycleNode *from;		/* the other end of that wait; NULL: the start */
+	struct CycleNode *from;		/* its other end; NULL: the start */
 } CycleNode;
 
 /* How much of a lock's queue has been read. */
@@ -66,18 +66,17 @@ typedef struct ReadQueue
 {
 	LockKey		key;			/* hash key */
 	int64		place;			/* forward: read up to here; backward: read
-								 * after this */
+								 * after here */
 } ReadQueue;
 
 typedef struct Search
 {
 	const TicketRow *self;		/* the wait being examined */
 	const LockRow *lock;		/* its lock */
-	int64		place;			/* place of the identity's first wait there */
+	int64		place;			/* of the identity's first wait there */
 	HTAB	   *reached;		/* CycleNode by identity */
 	HTAB	   *queues;			/* ReadQueue by lock */
-	List	   *nodes;			/* the nodes in the order in which they were
-								 * reached */
+	List	   *nodes;			/* nodes in the order of reaching */
 	int			limit;			/* maximum number of nodes */
 	CycleNode  *found;			/* the node that closes the cycle */
 } Search;

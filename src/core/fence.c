@@ -52,12 +52,12 @@ typedef struct PendingKey
 typedef struct PendingFence
 {
 	PendingKey	key;			/* strings are in TopTransactionContext */
-	RowVersion	version;		/* of the lock's row, when the check passed */
-	uint64		generation;		/* store_event_generation() at that time */
+	RowVersion	version;		/* of the lock's row at the check */
+	uint64		generation;		/* store_event_generation() then */
 	SubTransactionId checked_by;
 	SubTransactionId verified_by;	/* Invalid: to be verified at commit */
-	Oid			role;			/* the last role that was allowed to check it */
-	TimestampTz live_until;		/* until then, do not read the lease again */
+	Oid			role;			/* last role allowed to check it */
+	TimestampTz live_until;		/* do not read the lease before */
 	char		status;			/* used by simplehash */
 } PendingFence;
 

@@ -158,8 +158,7 @@ has_queue(const LockKey *key)
 typedef struct MetIdentities
 {
 	int			count;
-	uint32		hashes[MAX_POSITION];	/* of the owners, to speed up
-										 * comparisons */
+	uint32		hashes[MAX_POSITION];	/* of the owners, for speed */
 	Identity	who[MAX_POSITION];
 } MetIdentities;
 

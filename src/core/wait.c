@@ -42,7 +42,7 @@ typedef struct Waiter
 {
 	LockKey		key;
 	pg_uuid_t	ticket;
-	pg_uuid_t	id;				/* what the ticket's tags are made of */
+	pg_uuid_t	id;				/* the id used in the ticket's tags */
 	Tag			liveness;		/* advertises that this backend waits */
 	TimestampTz until;			/* end of the time-out of lease_wait */
 	int			flags;			/* for the next look */

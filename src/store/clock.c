@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * clock.c
- *	  The server's wall clock, and the clock readings that fences are made of.
+ *	  The server's wall clock, and the clock readings used for fences.
  *
  * An operation on a lock reads the clock after reading the lock's row, and
  * again after each time that it rereads the row.  It judges everything by the

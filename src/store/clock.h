@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * clock.h
- *	  The server's wall clock, and the clock readings that fences are made of.
+ *	  The server's wall clock, and the clock readings used for fences.
  *
  * Copyright (c) 2026, leaselock contributors
  *
