@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * arguments.c
- *	  The rules that every argument obeys: NULL, text, interval.
+ *	  Validation of arguments: NULL, texts, intervals.
  *
- * Every function here raises 22004 for a NULL and 22023 for a value out of
- * its bounds; the message names the argument, the value and the bounds.
- * Nothing is read or written before all arguments of a call have passed.
+ * Every function here raises 22004 for a NULL and 22023 for a value that is
+ * out of bounds; the message contains the argument, the value and the bounds.
+ * A call validates all its arguments before it reads or writes anything.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -28,12 +28,13 @@
 
 #define MAX_TIMEOUT_US	(INT64CONST(36500) * USECS_PER_DAY)
 
-/* How much of a refused value an error shows. */
+/* How many bytes of a refused value an error message shows. */
 #define SHOWN_BYTES		64
 
 /*
- * To be called first by what may write.  Raises 25006 on a standby and in a
- * read-only transaction, 25000 in a parallel worker, before anything is locked.
+ * Must be called first by every function that may write.  Raises 25006 on a
+ * standby and in a read-only transaction, and 25000 in a parallel worker,
+ * before anything is locked.
  */
 void
 require_writable(const char *function)
@@ -54,7 +55,7 @@ require_not_null(FunctionCallInfo fcinfo, int argno, const char *argname)
 }
 
 /*
- * The beginning of a value, fit for an error message: whole characters,
+ * The beginning of a value for an error message: whole characters, with
  * control characters replaced.
  */
 char *
@@ -74,7 +75,7 @@ shown_value(const char *value)
 	return result;
 }
 
-/* What a text has to be like. */
+/* The constraints on a text. */
 typedef struct TextRules
 {
 	int			min_bytes;
@@ -103,7 +104,7 @@ reject_text(const char *argname, const TextRules *rules, const char *problem,
 			 errhint("%s", rules->hint)));
 }
 
-/* Checks the length and the characters; returns the length. */
+/* Checks the length and the characters of a text; returns its length. */
 static int
 check_bytes(const char *value, const char *argname, const TextRules *rules)
 {
@@ -130,7 +131,7 @@ check_bytes(const char *value, const char *argname, const TextRules *rules)
 	return len;
 }
 
-/* Text rules of scope, name and owner. */
+/* Checks a scope, name or owner.  Raises 22023. */
 void
 check_text(const char *value, const char *argname)
 {
@@ -143,7 +144,7 @@ check_text(const char *value, const char *argname)
 							 shown_value(value)));
 }
 
-/* A text that obeys the rules, as a C string. */
+/* A scope, name or owner as a C string. */
 char *
 argument_text(FunctionCallInfo fcinfo, int argno, const char *argname)
 {
@@ -155,7 +156,7 @@ argument_text(FunctionCallInfo fcinfo, int argno, const char *argname)
 	return value;
 }
 
-/* A text for people, NULL if there is none: it is empty or not given. */
+/* A note; NULL if it is NULL or empty. */
 char *
 argument_note(FunctionCallInfo fcinfo, int argno, const char *argname)
 {
@@ -167,7 +168,7 @@ argument_note(FunctionCallInfo fcinfo, int argno, const char *argname)
 	return check_bytes(value, argname, &note_rules) > 0 ? value : NULL;
 }
 
-/* The next three: any value of the type but NULL. */
+/* The next two accept any value of the type except NULL. */
 pg_uuid_t *
 argument_uuid(FunctionCallInfo fcinfo, int argno, const char *argname)
 {
@@ -182,7 +183,7 @@ argument_bigint(FunctionCallInfo fcinfo, int argno, const char *argname)
 	return PG_GETARG_INT64(argno);
 }
 
-/* A number of things, at least one. */
+/* A count; at least 1. */
 int
 argument_count(FunctionCallInfo fcinfo, int argno, const char *argname)
 {
@@ -198,7 +199,7 @@ argument_count(FunctionCallInfo fcinfo, int argno, const char *argname)
 	return count;
 }
 
-/* The name of a role; the caller checks that it exists. */
+/* The name of a role; the caller must check that the role exists. */
 char *
 argument_name(FunctionCallInfo fcinfo, int argno, const char *argname)
 {
@@ -213,7 +214,7 @@ argument_boolean(FunctionCallInfo fcinfo, int argno, const char *argname)
 	return PG_GETARG_BOOL(argno);
 }
 
-/* A length of time in the largest unit that says it exactly. */
+/* Formats a length of time in the largest unit that represents it exactly. */
 static char *
 format_length(int64 us)
 {
@@ -233,16 +234,18 @@ show_interval(const Interval *interval)
 											   IntervalPGetDatum(interval)));
 }
 
-/* From when to when a length of time may be, and what to do about others. */
+/* The bounds of a length of time, and hints for values outside them. */
 typedef struct LengthRules
 {
 	int64		min_us;
 	int64		max_us;
-	const char *min_hint;		/* for those below; NULL: none */
-	const char *max_hint;		/* for those above */
+	const char *min_hint;		/* below the minimum; NULL: none */
+	const char *max_hint;		/* above the maximum; NULL: none */
 } LengthRules;
 
-/* "us" is what the interval comes to, unless that is not known. */
+/*
+ * "us" is the interval's length, unless it is unknown because of an overflow.
+ */
 static void
 reject_length(const char *argname, const Interval *interval, bool is_known,
 			  int64 us, const LengthRules *rules)
@@ -263,9 +266,9 @@ reject_length(const char *argname, const Interval *interval, bool is_known,
 }
 
 /*
- * An exact length of time in microseconds.  A day is 24 hours whatever the time
- * zone does, which is why the interval is never added to a timestamp by the
- * server's own operator.
+ * An exact length of time in microseconds.  A day is 24 hours, whatever the
+ * time zone does.  For this reason we never add the interval to a timestamp
+ * with the server's own operator.
  */
 static int64
 argument_length(FunctionCallInfo fcinfo, int argno, const char *argname,
@@ -295,7 +298,7 @@ argument_length(FunctionCallInfo fcinfo, int argno, const char *argname,
 	return us;
 }
 
-/* The lengths that a ticket may ask for, in microseconds. */
+/* The lease and the wait of a ticket, in microseconds. */
 int64
 argument_lease(FunctionCallInfo fcinfo, int argno, const char *argname)
 {
@@ -320,7 +323,7 @@ argument_wait(FunctionCallInfo fcinfo, int argno, const char *argname)
 	return argument_length(fcinfo, argno, argname, &rules);
 }
 
-/* Any exact length of time that is not negative. */
+/* Any exact length of time that is not negative, in microseconds. */
 int64
 argument_timeout(FunctionCallInfo fcinfo, int argno, const char *argname)
 {
@@ -329,7 +332,7 @@ argument_timeout(FunctionCallInfo fcinfo, int argno, const char *argname)
 	return argument_length(fcinfo, argno, argname, &rules);
 }
 
-/* The lengths that a named hold may ask for, in microseconds. */
+/* The lease of a named hold, in microseconds. */
 int64
 argument_ttl(FunctionCallInfo fcinfo, int argno, const char *argname)
 {

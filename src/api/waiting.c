@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * waiting.c
- *	  The SQL procedures lease_wait and lease_acquire_wait.
+ *	  The SQL procedures lease_wait and lease_acquire_wait.  The install script
+ *	  describes what they do and raise.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -28,7 +29,10 @@
 PG_FUNCTION_INFO_V1(leaselock_lease_wait);
 PG_FUNCTION_INFO_V1(leaselock_lease_acquire_wait);
 
-/* Raises 2D000 where a procedure cannot commit; before anything is done. */
+/*
+ * Raises 2D000 where a procedure cannot commit.  Called before anything is
+ * done.
+ */
 static void
 require_commit(FunctionCallInfo fcinfo, const char *procedure)
 {
@@ -46,8 +50,9 @@ require_commit(FunctionCallInfo fcinfo, const char *procedure)
 static const Oid result_types[] = {UUIDOID, TEXTOID, INT8OID, TIMESTAMPTZOID};
 
 /*
- * The type of the row of INOUT arguments; with a ticket that comes first.  To be
- * asked for before the wait, under which the procedure may be dropped.
+ * The row type of the INOUT arguments; "with_ticket" adds the ticket as the
+ * first.  Must be called before the wait, during which the procedure may be
+ * dropped.
  */
 static TupleDesc
 wait_row_type(FunctionCallInfo fcinfo, const char *procedure,

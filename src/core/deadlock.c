@@ -230,7 +230,7 @@ make_edge(const LockKey *key, const Identity *waiter, const Identity *blocker)
 }
 
 /* ----------------------------------------------------------------------
- * | Forward: whom do we wait for?
+ * Forward: whom do we wait for?
  * ----------------------------------------------------------------------
  */
 
@@ -323,7 +323,7 @@ search_front(Search *search)
 }
 
 /* ----------------------------------------------------------------------
- * | Backward: who waits for us?
+ * Backward: who waits for us?
  * ----------------------------------------------------------------------
  */
 

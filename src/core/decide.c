@@ -276,7 +276,7 @@ request_tag(const LeaseEvent *event)
 }
 
 /* ----------------------------------------------------------------------
- * | Changes of rows, from which plans are built
+ * Changes of rows, from which plans are built
  * ----------------------------------------------------------------------
  */
 

@@ -774,7 +774,7 @@ carry_out(LeaseEvent *event, const TicketRow *ticket, Outcome *outcome)
 }
 
 /* ----------------------------------------------------------------------
- * | Acquisitions, which may need several attempts
+ * Acquisitions, which may need several attempts
  * ----------------------------------------------------------------------
  */
 

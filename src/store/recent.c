@@ -59,7 +59,7 @@ static RecentLock locks[RECENT_LOCKS];
 static RecentTicket tickets[RECENT_TICKETS];
 
 /* ----------------------------------------------------------------------
- * | Common part
+ * Common part
  * ----------------------------------------------------------------------
  */
 

@@ -278,7 +278,7 @@ holds_tag(TagKind kind, const LOCKTAG *tag, LOCKMODE mode)
 }
 
 /* ----------------------------------------------------------------------
- * | Order of waiting
+ * Order of waiting
  * ----------------------------------------------------------------------
  */
 
@@ -358,7 +358,7 @@ obeys_order(const Tag *tag)
 #endif
 
 /* ----------------------------------------------------------------------
- * | Acquiring and releasing
+ * Acquiring and releasing
  * ----------------------------------------------------------------------
  */
 
@@ -489,7 +489,7 @@ give_back_tags(TagSet *set)
 }
 
 /* ----------------------------------------------------------------------
- * | Liveness: at session level, so that it outlasts the waiter's transactions
+ * Liveness: at session level, so that it outlasts the waiter's transactions
  * ----------------------------------------------------------------------
  */
 
@@ -533,7 +533,7 @@ is_attended(const TicketRow *ticket)
 }
 
 /* ----------------------------------------------------------------------
- * | Waiting for a tag's holder without waiting in line
+ * Waiting for a tag's holder without waiting in line
  * ----------------------------------------------------------------------
  */
 
