@@ -46,6 +46,7 @@ note_lease_change(void)
 		changed_by = GetCurrentSubTransactionId();
 }
 
+/* Whether this transaction has changed a lease. */
 bool
 leases_were_changed(void)
 {
@@ -79,6 +80,7 @@ note_event_added(void)
 	events_added++;
 }
 
+/* Number of events added since the last call. */
 int
 take_events_added(void)
 {
@@ -120,6 +122,7 @@ begin_losable_write(void)
 		losable_end = PG_UINT64_MAX;	/* set by end_losable_write() */
 }
 
+/* See begin_losable_write(). */
 void
 end_losable_write(void)
 {
@@ -197,6 +200,7 @@ wake_waiters(bool is_commit)
  * ----------------------------------------------------------------------
  */
 
+/* A subtransaction was committed into its parent. */
 void
 commit_changes_sub(SubTransactionId sub, SubTransactionId parent)
 {
@@ -204,6 +208,7 @@ commit_changes_sub(SubTransactionId sub, SubTransactionId parent)
 		changed_by = parent;
 }
 
+/* A subtransaction was rolled back. */
 void
 abort_changes_sub(SubTransactionId sub)
 {
@@ -211,6 +216,7 @@ abort_changes_sub(SubTransactionId sub)
 		changed_by = InvalidSubTransactionId;
 }
 
+/* The transaction has ended. */
 void
 end_changes(void)
 {

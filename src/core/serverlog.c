@@ -192,6 +192,7 @@ write_log_lines(void)
 		write_line(((LogLine *) lfirst(cell))->text);
 }
 
+/* A subtransaction was committed into its parent. */
 void
 commit_log_sub(SubTransactionId sub, SubTransactionId parent)
 {
@@ -206,6 +207,7 @@ commit_log_sub(SubTransactionId sub, SubTransactionId parent)
 	}
 }
 
+/* A subtransaction was rolled back, together with its lines. */
 void
 abort_log_sub(SubTransactionId sub)
 {

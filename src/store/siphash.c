@@ -63,6 +63,7 @@ absorb(SipState *state, uint64 word)
 	state->v0 ^= word;
 }
 
+/* The keyed hash of some bytes. */
 uint64
 siphash(const unsigned char key[SIPHASH_KEY_LEN], const unsigned char *data,
 		size_t len)

@@ -487,6 +487,7 @@ store_interrupt_call(void)
 	return modes;
 }
 
+/* Restores the modes that store_interrupt_call() returned. */
 void
 store_resume_call(CallModes modes)
 {

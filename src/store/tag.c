@@ -183,6 +183,9 @@ make_tag(TagKind kind, const LockKey *key, uint64 hash)
 	return tag;
 }
 
+/*
+ * The tags of each kind, see the file header.  "id" is tag_id() of the ticket.
+ */
 Tag
 name_tag(const LockKey *key)
 {
