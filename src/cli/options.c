@@ -3,9 +3,9 @@
  * options.c
  *	  The command line.
  *
- * Options and operands may come in any order, up to "--".  What can be judged
- * without a server is judged here, so that a mistake is told at once; the
- * bounds that are settings of the server are left to it.
+ * Options and operands may come in any order, up to "--".  Whatever can be
+ * checked without a server is checked here, so that errors are reported at
+ * once.  Bounds that are settings of the server are left to the server.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -52,7 +52,7 @@ static const Subcommand subcommands[] = {
 
 #define SUBCOMMANDS ((int) (sizeof(subcommands) / sizeof(subcommands[0])))
 
-/* Options without a letter of their own. */
+/* Options without a single-letter form. */
 enum
 {
 	OPT_OWNER = 256,
@@ -210,7 +210,7 @@ usage_error(const char *format,...)
 
 /*
  * check_seconds
- *	  A plain decimal number.
+ *	  Parses a plain decimal number of seconds.
  */
 static double
 check_seconds(const char *option, const char *value, double least, double most)
@@ -236,7 +236,7 @@ check_characters(const char *what, const char *value)
 
 /*
  * check_label
- *	  The server's rules for scope, name and owner.
+ *	  Checks the server's rules for scope, name and owner.
  */
 static const char *
 check_label(const char *what, const char *value)
@@ -286,7 +286,7 @@ check_fence(const char *value)
 
 /*
  * set_mcp_option
- *	  One of those that only mcp takes.
+ *	  Sets an option that only mcp takes.
  */
 static void
 set_mcp_option(Options *options, int option, const char *value)
@@ -312,7 +312,8 @@ set_mcp_option(Options *options, int option, const char *value)
 
 /*
  * set_option
- *	  One option.  --grace has to wait for the lease.
+ *	  Sets an option.  --grace is checked later, because it depends on the
+ *	  lease.
  */
 static void
 set_option(Options *options, int option, const char *value)
@@ -398,8 +399,8 @@ set_option(Options *options, int option, const char *value)
 
 /*
  * refuse_option
- *	  What getopt_long() would say itself, but as it stands on the command
- *	  line.
+ *	  Reports an invalid option as getopt_long() would, but as it was written
+ *	  on the command line.
  */
 static void
 refuse_option(int option, const char *argument)
@@ -420,7 +421,7 @@ refuse_option(int option, const char *argument)
 
 /*
  * show_and_exit
- *	  What is asked for without a server.
+ *	  Prints what needs no server, and exits.
  */
 static void
 show_and_exit(const char *text)
@@ -431,9 +432,9 @@ show_and_exit(const char *text)
 
 /*
  * take_options
- *	  The options and operands before "--"; the number of operands.  What
- *	  stands behind "--" is left, from optind on.  "given" gets a bit for each
- *	  option, by its index in long_options.
+ *	  Parses the options and operands before "--", and returns the number of
+ *	  operands.  Arguments after "--" start at optind.  A bit is set in "given"
+ *	  for each option, by its index in long_options.
  */
 static int
 take_options(int argc, char **argv, Options *options, const char **operands,
@@ -451,7 +452,7 @@ take_options(int argc, char **argv, Options *options, const char **operands,
 
 		if (option == -1)
 		{
-			/* it has skipped a "--", or stands before an operand */
+			/* it has skipped a "--", or is at an operand */
 			*separated = optind > before;
 			if (*separated || optind >= argc)
 				break;
@@ -489,8 +490,7 @@ require_operand(const char *subcommand, const char *what, const char *value)
 
 /*
  * complete
- *	  What a subcommand needs beyond its options, and what it gets if that is
- *	  not given.
+ *	  Checks what a subcommand requires besides its options, and sets defaults.
  */
 static void
 complete(Options *options, int bit, const char *subcommand,
@@ -543,8 +543,9 @@ complete(Options *options, int bit, const char *subcommand,
 
 /*
  * make_note
- *	  "host:pid command", as much of it as a note may hold.  A character has
- *	  one byte at least when it is cleaned, and had at most two if it went.
+ *	  Makes the note "host:pid command", truncated to the length of a note.  A
+ *	  character takes at least one byte after cleaning, and at most two before
+ *	  if it was replaced.
  */
 static const char *
 make_note(char *const *command)
@@ -565,7 +566,7 @@ make_note(char *const *command)
 
 /*
  * set_lease
- *	  The defaults that depend on each other.
+ *	  Sets defaults that depend on each other.
  */
 static void
 set_lease(Options *options, int bit)
@@ -612,7 +613,7 @@ find_subcommand(const char *name)
 
 /*
  * parse_options
- *	  All of the command line.  It does not return from a mistake.
+ *	  Parses the command line.  Exits if it is wrong.
  */
 Command
 parse_options(int argc, char **argv, Options *options)
@@ -625,7 +626,7 @@ parse_options(int argc, char **argv, Options *options)
 	int			found = find_subcommand(operands[0]);
 	int			bit = subcommands[found].bit;
 
-	/* a NAME that begins with "-" stands behind "--" */
+	/* a NAME that begins with "-" follows "--" */
 	if (separated && count == 1 && optind < argc)
 	{
 		operands[1] = argv[optind++];
