@@ -40,7 +40,7 @@ INSERT INTO leaselock.installation VALUES (
 ALTER TABLE leaselock.installation ENABLE ROW LEVEL SECURITY;
 ALTER TABLE leaselock.installation FORCE ROW LEVEL SECURITY;
 COMMENT ON TABLE leaselock.installation IS
-	'internal: which installation this is, and its secret';
+	'internal: identifier and secret of this installation';
 
 -- A row per lock.  Its only key is (scope, name), so that every change of a
 -- lock is a HOT update; half of each page is kept free for that.
@@ -92,7 +92,7 @@ CREATE TABLE leaselock.locks (
 	autovacuum_analyze_scale_factor = 0.5
 );
 COMMENT ON TABLE leaselock.locks IS
-	'internal: a row per lock; see the view lease_status';
+	'internal: one row per lock; see the view lease_status';
 
 -- A row per ticket.  Most tickets are in one index only: they hold their lock
 -- alone, nobody queued for them, and they were asked for without a request id.
@@ -141,7 +141,7 @@ CREATE TABLE leaselock.tickets (
 	autovacuum_analyze_scale_factor = 0.5
 );
 COMMENT ON TABLE leaselock.tickets IS
-	'internal: a row per ticket, live or ended; see the view lease_tickets';
+	'internal: one row per ticket, live or ended; see the view lease_tickets';
 CREATE INDEX tickets_ticket ON leaselock.tickets (ticket);
 CREATE UNIQUE INDEX tickets_request ON leaselock.tickets
 	(scope, name, request_id) WHERE request_id IS NOT NULL;
@@ -163,7 +163,7 @@ CREATE TABLE leaselock.blockers (
 	name text COLLATE "C" NOT NULL
 ) USING heap;
 COMMENT ON TABLE leaselock.blockers IS
-	'internal: who was in the way of waiters; hints for finding deadlocks';
+	'internal: holders that waiters found when they queued; hints for deadlock detection';
 CREATE INDEX blockers_owner ON leaselock.blockers (owner, role);
 
 -- Has a row if a ticket may be in the queue of any lock: most databases have no
@@ -173,7 +173,7 @@ CREATE TABLE leaselock.queues (
 	since timestamptz NOT NULL
 ) USING heap;
 COMMENT ON TABLE leaselock.queues IS
-	'internal: has a row if any lock may be waited for';
+	'internal: has a row if any lock may have waiters';
 
 -- The floor of all future fences: none is given at or below it.  It has no
 -- row until it is first raised, for a row that the script inserted would
@@ -189,7 +189,7 @@ CREATE TABLE leaselock.floor (
 	CONSTRAINT floor_reading CHECK (reading BETWEEN 0 AND 2305843009213693952)
 ) USING heap;
 COMMENT ON TABLE leaselock.floor IS
-	'internal: no fence is handed out at or below it';
+	'internal: the floor; every new fence is greater';
 -- They have no key, and a publication FOR ALL TABLES would refuse to update or
 -- delete their rows without a replica identity.
 ALTER TABLE leaselock.tickets REPLICA IDENTITY FULL;
@@ -213,7 +213,7 @@ CREATE TABLE leaselock.scopes (
 		scope !~ '[\x01-\x1f\x7f]|^ | $')
 ) USING heap;
 COMMENT ON TABLE leaselock.scopes IS
-	'internal: a row per registered scope; see the view lease_scopes';
+	'internal: one row per registered scope; see the view lease_scopes';
 
 -- What became of leases, a row for each change as far as leaselock.events says
 -- so; append only, and read by lease_events().  A row is known by its transaction
@@ -251,7 +251,7 @@ CREATE TABLE leaselock.events (
 	autovacuum_vacuum_threshold = 1000
 );
 COMMENT ON TABLE leaselock.events IS
-	'internal: what became of leases; see lease_events()';
+	'internal: history of leases; see lease_events()';
 
 -- Sessions remember the floor, the registered scopes and whether there are
 -- queues.  What changes these tables by SQL, such as a restore, tells them; so
@@ -304,9 +304,9 @@ CREATE TYPE leaselock.lease_ticket AS (
 	note text
 );
 COMMENT ON TYPE leaselock.lease_ticket IS
-	'one acquisition of a lease lock, as every ticket call answers it';
+	'one acquisition of a lease lock; every ticket call returns one';
 COMMENT ON COLUMN leaselock.lease_ticket.ticket IS
-	'names the ticket; NULL if there is none';
+	'identifies the ticket; NULL if there is none';
 COMMENT ON COLUMN leaselock.lease_ticket.state IS
 	'held, waiting, contended, deadlock, released, expired, timed_out, cancelled, broken or gone';
 COMMENT ON COLUMN leaselock.lease_ticket.scope IS
@@ -316,11 +316,11 @@ COMMENT ON COLUMN leaselock.lease_ticket.name IS
 COMMENT ON COLUMN leaselock.lease_ticket.owner IS
 	'owner label of the ticket';
 COMMENT ON COLUMN leaselock.lease_ticket.fence IS
-	'fence of the grant that the ticket has, or had, a share in';
+	'fence of the grant that the ticket belongs or belonged to';
 COMMENT ON COLUMN leaselock.lease_ticket.depth IS
-	'held: live tickets of the grant, and 1 for a named hold';
+	'held: number of live tickets of the grant, plus 1 for a named hold';
 COMMENT ON COLUMN leaselock.lease_ticket."position" IS
-	'waiting: place in the queue, 1 is next; 100 stands for that or more';
+	'waiting: place in the queue; 1 is next, 100 means 100 or more';
 COMMENT ON COLUMN leaselock.lease_ticket.expires_at IS
 	'when the ticket''s lease runs out, or ran out';
 COMMENT ON COLUMN leaselock.lease_ticket.wait_until IS
@@ -328,15 +328,15 @@ COMMENT ON COLUMN leaselock.lease_ticket.wait_until IS
 COMMENT ON COLUMN leaselock.lease_ticket.remaining_ms IS
 	'milliseconds left of the lease or of the wait, by the server''s clock';
 COMMENT ON COLUMN leaselock.lease_ticket.next_call_ms IS
-	'milliseconds until the next call makes sense';
+	'suggested milliseconds until the next call';
 COMMENT ON COLUMN leaselock.lease_ticket.holder IS
 	'owner label of the holder, if that is another identity';
 COMMENT ON COLUMN leaselock.lease_ticket.holder_role IS
 	'role of the holder, if that is another identity';
 COMMENT ON COLUMN leaselock.lease_ticket.request_id IS
-	'request id that the caller gave';
+	'request id that the caller passed';
 COMMENT ON COLUMN leaselock.lease_ticket.note IS
-	'text for people that came with the ticket';
+	'note that was passed when the ticket was acquired';
 
 -- ----------------------------------------------------------------------
 -- Function: leaselock.lease_acquire(7)
@@ -382,7 +382,7 @@ RETURNS leaselock.lease_ticket
 AS 'MODULE_PATHNAME', 'leaselock_lease_acquire'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leaselock.lease_acquire(text, text, interval, interval, text, uuid, text) IS
-	'acquire a lease lock; answers with a ticket';
+	'acquire a lease lock; returns a ticket';
 
 -- ----------------------------------------------------------------------
 -- Function: leaselock.lease_get(1)
@@ -467,7 +467,7 @@ RETURNS leaselock.lease_ticket
 AS 'MODULE_PATHNAME', 'leaselock_lease_release'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leaselock.lease_release(uuid) IS
-	'give a ticket back';
+	'release a ticket, or cancel its wait';
 
 -- ----------------------------------------------------------------------
 -- Function: leaselock.lease_release_all(2)
@@ -494,7 +494,7 @@ RETURNS int
 AS 'MODULE_PATHNAME', 'leaselock_lease_release_all'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leaselock.lease_release_all(text, text) IS
-	'give back every live ticket of the current role and the given owner';
+	'release every live ticket of the current role and the given owner';
 
 -- ----------------------------------------------------------------------
 -- Procedure: leaselock.lease_wait(5)
@@ -600,7 +600,7 @@ RETURNS bigint
 AS 'MODULE_PATHNAME', 'leaselock_try_lock'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leaselock.try_lock(text, text, interval, text) IS
-	'take a named lock; its fence, or NULL if it is taken';
+	'take a named lock; returns its fence, or NULL if somebody else holds it or waits for it';
 
 -- ----------------------------------------------------------------------
 -- Function: leaselock.renew_lock(4)
@@ -629,7 +629,7 @@ RETURNS boolean
 AS 'MODULE_PATHNAME', 'leaselock_renew_lock'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leaselock.renew_lock(text, text, interval, text) IS
-	'renew a named lock; false once it is lost';
+	'renew your own named lock; returns false once it is lost';
 
 -- ----------------------------------------------------------------------
 -- Function: leaselock.release_lock(3)
@@ -655,7 +655,7 @@ RETURNS boolean
 AS 'MODULE_PATHNAME', 'leaselock_release_lock'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leaselock.release_lock(text, text, text) IS
-	'end a named lock of one''s own';
+	'release your own named lock';
 
 -- ----------------------------------------------------------------------
 -- Fences
@@ -695,7 +695,7 @@ RETURNS boolean
 AS 'MODULE_PATHNAME', 'leaselock_fence_check'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leaselock.fence_check(text, bigint, text, boolean) IS
-	'whether a fence is the present grant; verified again at commit';
+	'check whether a fence belongs to the present grant; verified again at commit';
 
 -- ----------------------------------------------------------------------
 -- Function: leaselock.fence_assert(4)
@@ -711,7 +711,7 @@ RETURNS void
 AS 'MODULE_PATHNAME', 'leaselock_fence_assert'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leaselock.fence_assert(text, bigint, text, boolean) IS
-	'raise LS001 unless a fence is the present grant; verified again at commit';
+	'raise LS001 unless a fence belongs to the present grant; verified again at commit';
 
 -- ----------------------------------------------------------------------
 -- Trigger function: leaselock.fence_guard()
@@ -840,7 +840,7 @@ CREATE VIEW leaselock.lease_status AS
 		remaining_ms, lapsed, waiters, note
 	FROM leaselock.internal_status_rows();
 COMMENT ON VIEW leaselock.lease_status IS
-	'a row per lock that is held or waited for';
+	'one row per lock that is held or waited for';
 COMMENT ON COLUMN leaselock.lease_status.scope IS
 	'namespace of the lock''s name';
 COMMENT ON COLUMN leaselock.lease_status.name IS
@@ -850,19 +850,19 @@ COMMENT ON COLUMN leaselock.lease_status.owner IS
 COMMENT ON COLUMN leaselock.lease_status.role IS
 	'role of the holder; with the owner label it is the identity';
 COMMENT ON COLUMN leaselock.lease_status.fence IS
-	'fence of the present grant; what lease_break takes';
+	'fence of the present grant; pass it to lease_break';
 COMMENT ON COLUMN leaselock.lease_status.depth IS
-	'live tickets of the grant, and 1 for a named hold';
+	'number of live tickets of the grant, plus 1 for a named hold';
 COMMENT ON COLUMN leaselock.lease_status.granted_at IS
 	'when the grant began';
 COMMENT ON COLUMN leaselock.lease_status.expires_at IS
 	'when the last lease of the grant runs out, unless renewed';
 COMMENT ON COLUMN leaselock.lease_status.remaining_ms IS
-	'milliseconds until then, by the server''s clock; 0 once it is past';
+	'milliseconds until expires_at, by the server''s clock; 0 once that has passed';
 COMMENT ON COLUMN leaselock.lease_status.lapsed IS
-	'the lease has run out, and nobody has taken the lock over yet';
+	'whether the lease has run out and nobody has taken the lock over';
 COMMENT ON COLUMN leaselock.lease_status.waiters IS
-	'live tickets that wait for the lock';
+	'number of live tickets that wait for the lock';
 COMMENT ON COLUMN leaselock.lease_status.note IS
 	'note of the newest ticket of the grant that has one';
 
@@ -892,7 +892,7 @@ CREATE VIEW leaselock.lease_tickets AS
 		requested_at, expires_at, wait_until, remaining_ms, note
 	FROM leaselock.internal_ticket_rows();
 COMMENT ON VIEW leaselock.lease_tickets IS
-	'a row per live ticket, held or waiting';
+	'one row per live ticket, held or waiting';
 COMMENT ON COLUMN leaselock.lease_tickets.scope IS
 	'namespace of the lock''s name';
 COMMENT ON COLUMN leaselock.lease_tickets.name IS
@@ -902,15 +902,15 @@ COMMENT ON COLUMN leaselock.lease_tickets.owner IS
 COMMENT ON COLUMN leaselock.lease_tickets.role IS
 	'role that acquired the ticket; with the owner label it is the identity';
 COMMENT ON COLUMN leaselock.lease_tickets.ticket IS
-	'the ticket''s uuid; what lease_get, lease_renew and lease_release take';
+	'the ticket''s uuid; pass it to lease_get, lease_renew or lease_release';
 COMMENT ON COLUMN leaselock.lease_tickets.state IS
 	'held or waiting';
 COMMENT ON COLUMN leaselock.lease_tickets."position" IS
-	'waiting: exact place in the queue, 1 is next';
+	'waiting: exact place in the queue; 1 is next';
 COMMENT ON COLUMN leaselock.lease_tickets.depth IS
-	'held: live tickets of the grant, and 1 for a named hold';
+	'held: number of live tickets of the grant, plus 1 for a named hold';
 COMMENT ON COLUMN leaselock.lease_tickets.requested_at IS
-	'when the ticket was asked for';
+	'when the ticket was requested';
 COMMENT ON COLUMN leaselock.lease_tickets.expires_at IS
 	'held: when its lease runs out, unless renewed';
 COMMENT ON COLUMN leaselock.lease_tickets.wait_until IS
@@ -918,7 +918,7 @@ COMMENT ON COLUMN leaselock.lease_tickets.wait_until IS
 COMMENT ON COLUMN leaselock.lease_tickets.remaining_ms IS
 	'milliseconds left of the lease or of the wait, by the server''s clock';
 COMMENT ON COLUMN leaselock.lease_tickets.note IS
-	'text for people that came with the ticket';
+	'note that was passed when the ticket was acquired';
 
 -- Serves the view below; the view is the interface.
 CREATE FUNCTION leaselock.internal_scope_rows(
@@ -936,13 +936,13 @@ CREATE VIEW leaselock.lease_scopes AS
 	SELECT scope, role, role_exists
 	FROM leaselock.internal_scope_rows();
 COMMENT ON VIEW leaselock.lease_scopes IS
-	'a row per registered scope that the caller may use or register';
+	'one row per registered scope that the caller may use or register';
 COMMENT ON COLUMN leaselock.lease_scopes.scope IS
-	'the registered scope, exactly that text';
+	'the registered scope; matched as exact text';
 COMMENT ON COLUMN leaselock.lease_scopes.role IS
-	'the role whose members may use it';
+	'the role whose members may use the scope';
 COMMENT ON COLUMN leaselock.lease_scopes.role_exists IS
-	'false: the role is gone, and only superusers may use the scope';
+	'false if the role has been dropped; then only superusers may use the scope';
 
 -- ----------------------------------------------------------------------
 -- Events
@@ -1004,7 +1004,7 @@ RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'leaselock_lease_events'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leaselock.lease_events(xid8, bigint, int) IS
-	'what became of leases, behind a cursor';
+	'history of leases after a cursor';
 
 -- ----------------------------------------------------------------------
 -- Administration.  For the owner of the database, who may grant it on.
@@ -1089,7 +1089,7 @@ RETURNS boolean
 AS 'MODULE_PATHNAME', 'leaselock_lease_break'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leaselock.lease_break(text, bigint, text) IS
-	'end a grant of somebody else';
+	'end the grant with a given fence';
 
 -- ----------------------------------------------------------------------
 -- Function: leaselock.lease_prune(2)
@@ -1121,7 +1121,7 @@ RETURNS bigint
 AS 'MODULE_PATHNAME', 'leaselock_lease_prune'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leaselock.lease_prune(interval, int) IS
-	'remove ended tickets and idle locks';
+	'remove ended tickets, idle locks and old events';
 
 -- ----------------------------------------------------------------------
 -- Function: leaselock.fence_bump()

@@ -88,7 +88,7 @@ take_input(Server *server, const struct pollfd *fds)
 	if (server->input_has_ended && !wire_holds_a_line())
 	{
 		if (wire_ends_within_a_message())
-			report("the input ended within a message, which is not carried out");
+			report("the input ended in the middle of a message, which is ignored");
 		begin_to_end(server);
 	}
 	else if (is_full() && (server->input_has_ended || server->has_hung_up))

@@ -83,8 +83,8 @@ answer_with_failure(const Call *call, const Link *link, const char *more)
 							  strcmp(link->sqlstate, "42P01") == 0);
 
 	snprintf(text, sizeof(text), "%s%s%s%s",
-			 link->error[0] ? link->error : "the server does not answer",
-			 is_missing ? " Is the extension there? CREATE EXTENSION leaselock" : "",
+			 link->error[0] ? link->error : "the server is not responding",
+			 is_missing ? " Is the extension installed? Run CREATE EXTENSION leaselock" : "",
 			 more[0] ? ". " : "", more);
 	answer_with_error(call, clean_string(text));
 }
@@ -125,7 +125,7 @@ answer_question(const Call *call, const PGresult *answer)
 	if (json)
 		answer_with_json(call, json);
 	else
-		answer_with_error(call, json_string("the server's answer makes no sense"));
+		answer_with_error(call, json_string("the server's answer is malformed"));
 	json_decref(json);
 }
 

@@ -103,11 +103,11 @@ begin_call(Server *server, json_t *id, json_t *token, bool modern,
 	call->task.number = server->tasks++;
 	fault = read_values(server->options, tool, arguments, &call->values);
 	if (fault == NULL && count_calls(server) >= MOST_CALLS)
-		fault = json_string("too many calls at once: wait for answers first");
+		fault = json_string("too many calls at once: wait for the answers first");
 	set_times(server, call);
 	if (fault == NULL && tool->ask == ASK_ACQUIRE &&
 		!begin_acquisition(server, call))
-		fault = json_string("too many locks are waited for or kept: release some first");
+		fault = json_string("too many locks are being waited for or kept: release some first");
 	if (fault)
 	{
 		answer_with_error(call, fault);
@@ -249,7 +249,7 @@ note_call_failure(Server *server, Call *call)
 	}
 	if (!call->is_cancelled)
 		answer_with_failure(call, link, call->task.is_open && !call->tool->reads_only ?
-							"It may have been done all the same: look before you call again" : "");
+							"It may have been done nevertheless: check before you call again" : "");
 	drop_call(server, call);
 }
 
@@ -271,10 +271,10 @@ give_up(Server *server, Call *call)
 	if (lease && lease->answer && strcmp(lease->ticket.state, "waiting") == 0)
 		answer_with_json(call, lease->answer);
 	else if (lease)
-		answer_with_error(call, json_sprintf("the server does not answer; call again with request_uuid %s",
+		answer_with_error(call, json_sprintf("the server is not responding; call again with request_uuid %s",
 											 lease->request));
 	else
-		answer_with_error(call, json_string("the server does not answer; call again"));
+		answer_with_error(call, json_string("the server is not responding; call again"));
 	drop_call(server, call);
 }
 

@@ -140,7 +140,7 @@ send_tools(Server *server, const Request *request)
 
 	if (json_object_get(request->params, "cursor"))
 	{
-		refuse(request, "Invalid params: there is no such cursor, for there is one page");
+		refuse(request, "Invalid params: unknown cursor, because there is only one page");
 		return;
 	}
 	result = json_pack("{s:o}", "tools", list_tools(server->options));
@@ -238,7 +238,7 @@ take_request(Server *server, const char *method, const Request *request)
 			continue;
 		if (!request->modern && !(methods[i].eras & EARLY) &&
 			(!server->is_legacy || !(methods[i].eras & LEGACY)))
-			refuse(request, "Invalid params: _meta." META_PREFIX "protocolVersion is missing, and there was no initialize");
+			refuse(request, "Invalid params: _meta." META_PREFIX "protocolVersion is missing, and no initialize request came before");
 		else if (methods[i].eras & era)
 			methods[i].handle(server, request);
 		else

@@ -90,7 +90,7 @@ answer_callers(Server *server, Lease *lease)
 			if (lease->answer)
 				answer_with_json(call, lease->answer);
 			else
-				answer_with_error(call, json_string("the server's answer makes no sense"));
+				answer_with_error(call, json_string("the server's answer is malformed"));
 			drop_call(server, call);
 		}
 	}
@@ -139,7 +139,7 @@ fail_callers(Server *server, Lease *lease, bool now_or_never)
 
 	if (lease->task.is_open)
 		snprintf(more, sizeof(more),
-				 "It may have been done all the same: call again with request_uuid %s%s",
+				 "It may have been done nevertheless: call again with request_uuid %s%s",
 				 lease->request, strncmp(lease->owner, "mcp:", 4) == 0 ? "" :
 				 " and the same owner");
 	for (Call *call = next_caller(server->calls, lease); call; call = next)
@@ -174,7 +174,7 @@ note_lease_failure(Server *server, Lease *lease)
 		bool		is_lost = has_ticket && !lease_is_asked_for(server, lease);
 
 		if (is_lost)
-			report("ticket %s is no longer looked after: %s",
+			report("ticket %s is no longer polled or renewed: %s",
 				   lease->ticket.ticket, link->error);
 		fail_callers(server, lease, true);
 		/* a value that is refused ends nothing that was there before */

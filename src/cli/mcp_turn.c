@@ -178,7 +178,7 @@ take_turns(Server *server)
 	{
 		/* also when there is an answer: it could still hit the next question */
 		stop_canceller();
-		link_drop(&server->link, "the server does not answer");
+		link_drop(&server->link, "the server is not responding");
 	}
 	go_on(server);
 	while (server->asking == NULL && !canceller_is_running() &&

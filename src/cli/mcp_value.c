@@ -139,7 +139,7 @@ refuse_unknown(const Tool *tool, const char *name)
 	show_value(text, shown);
 	json_decref(text);
 	json_decref(known);
-	text = json_sprintf("%s takes no argument %s; it takes %s", tool->name,
+	text = json_sprintf("%s does not take the argument %s; it takes %s", tool->name,
 						shown, list ? list : "");
 	free(list);
 	return text;
@@ -156,7 +156,7 @@ join_repo(Values *values)
 
 	if (repo && values->text[ARG_SCOPE] &&
 		strcmp(repo, values->text[ARG_SCOPE]) != 0)
-		return json_string("scope and repo are two words for one thing, and are given different values");
+		return json_string("scope and repo mean the same thing, but have different values");
 	if (repo && values->text[ARG_SCOPE] == NULL)
 	{
 		values->text[ARG_SCOPE] = repo;

@@ -353,7 +353,7 @@ fault_of(json_t *message)
 	json_t	   *method = json_object_get(message, "method");
 
 	if (json_is_array(message))
-		return "Invalid Request: no batches";
+		return "Invalid Request: batches are not supported";
 	if (!json_is_string(version) ||
 		strcmp(json_string_value(version), "2.0") != 0)
 		return "Invalid Request: jsonrpc must be \"2.0\"";

@@ -249,7 +249,7 @@ signal_server('STOP', @pids);
 $rc = eval { finish($run) };
 signal_server('CONT', @pids);
 is($rc, 2, 'it is ended when the lease cannot be renewed');
-like($run->{err}, qr/it is killed/, 'by KILL, which is said');
+like($run->{err}, qr/in time and was killed/, 'by KILL, which is said');
 my ($term) = contents('frozen') =~ /^term (\d+\.\d+)$/m;
 ok($term, 'after TERM');
 cmp_ok($term // 0, '<', last_beat('frozen'), 'it has gone on after that');
@@ -286,7 +286,7 @@ end('late');
 $rc = eval { finish($run) };
 signal_server('CONT', @pids);
 is($rc, 5, 'the command has ended well, so does the program');
-like($run->{err}, qr/could not give the lease back/, 'with a warning');
+like($run->{err}, qr/could not release the lease/, 'with a warning');
 
 # ---------------------------------------------------------------------
 # On a terminal

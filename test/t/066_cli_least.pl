@@ -125,7 +125,7 @@ like($run->{err}, qr/was broken/, 'which is said');
 foreach (
 	[ 'a number that is none', [qw(run n --at-least-seconds 1h -- true)], qr/--at-least-seconds .*from 0 to 3153600000.*"1h"/ ],
 	[ 'a negative one', [qw(run n --at-least-seconds -1 -- true)], qr/--at-least-seconds .*"-1"/ ],
-	[ 'a subcommand that does not end', [qw(acquire n --owner o --at-least-seconds 1)], qr/acquire takes no --at-least-seconds/ ])
+	[ 'a subcommand that does not end', [qw(acquire n --owner o --at-least-seconds 1)], qr/acquire does not take --at-least-seconds/ ])
 {
 	my ($test, $arguments, $message) = @$_;
 
@@ -139,7 +139,7 @@ $node->reload;
 ok($node->poll_query_until('postgres', q{SELECT current_setting('leaselock.max_ttl', true) = '100 s'}), 'a limit for named holds');
 ($rc, $out, $err) = cli(qw(run limit --owner o --at-least-seconds 200 -- sh -c), 'exit 5');
 is($rc, 5, 'a hold that the server refuses: the exit status is passed on');
-like($err, qr/could not keep "limit" taken, its lease runs out by itself: .*"ttl".*22023/, 'it is said');
+like($err, qr/could not keep "limit" taken; its lease will run out by itself: .*"ttl".*22023/, 'it is said');
 is(lock('limit'), 'o|1|60|f|0|1', 'and the ticket keeps its lease');
 
 $node->safe_psql('postgres', q{LOAD 'leaselock'; ALTER SYSTEM RESET leaselock.max_ttl});
