@@ -8,10 +8,10 @@
  * enforce:
  *
  *	Usage:
- *	  leaselock COMMAND ...		a subcommand; continuation lines are indented further
+ *	  leaselock COMMAND ...		a subcommand, maybe with continuation lines
  *
  *	Options:
- *	      --option ...			an option; continuation lines are indented further
+ *	      --option ...			an option, maybe with continuation lines
  *
  *	what applies to every subcommand
  *

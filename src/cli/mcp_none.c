@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * mcp_none.c
- *	  The subcommand mcp where the program was built without jansson.
+ *	  The subcommand mcp in a build without jansson.
  *
  * Copyright (c) 2026, leaselock contributors
  *

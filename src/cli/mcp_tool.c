@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * mcp_tool.c
- *	  The tools: what they are called, what they take and what they answer.
+ *	  The tools: their names, arguments and answers.
  *
- * What stands here is read by language models, and is all that they are told.
- * The tables serve both the schemas and the judgement of arguments, so that
- * the two cannot say different things.
+ * Language models read the descriptions, and know nothing else about the
+ * tools.  The same tables serve for the schemas and for checking arguments, so
+ * that these cannot contradict each other.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -24,7 +24,7 @@ const char *const instructions =
 "5. expired, broken, released or gone: you do not hold the lock. Stop, and write nothing more.\n"
 "6. Call release_lock_ticket when you are done.";
 
-/* By Argument. */
+/* Indexed by Argument. */
 const ArgumentRule argument_rules[] = {
 	[ARG_LOCK_NAME] = {"lock_name", KIND_TEXT, 0, 0, NULL,
 	"Name of the lock, 1 to 255 bytes, for example thread-work.42. Compared byte for byte: spell it exactly as the others do."},
@@ -109,8 +109,8 @@ plain_number(double value)
 
 /*
  * seconds_schema
- *	  The bounds are those of the program; the database's are told in words,
- *	  for they are its settings.
+ *	  The schema has the program's bounds; the database's are in the
+ *	  description, because they are settings.
  */
 static json_t *
 seconds_schema(const Options *options, Argument argument)
@@ -181,7 +181,7 @@ input_schema(const Options *options, const Tool *tool)
 					 "additionalProperties", 0);
 }
 
-/* What a column is: a type of JSON, or a format of strings. */
+/* A column's JSON type, or a format of strings. */
 typedef struct ColumnRule
 {
 	const char *name;
@@ -208,8 +208,8 @@ static const ColumnRule status_columns[] = {
 
 /*
  * column_schemas
- *	  Every one may be null, and a later version of the extension may have more
- *	  of them.
+ *	  Any column may be null, and a later version of the extension may have
+ *	  more of them.
  */
 static json_t *
 column_schemas(const ColumnRule *columns)
@@ -225,7 +225,7 @@ column_schemas(const ColumnRule *columns)
 
 		if (is_format)
 			json_object_set_new(value, "format", json_string(columns->type));
-		/* two branches, for some clients know one type only in each */
+		/* two branches, because some clients support only one type in each */
 		json_object_set_new(properties, columns->name,
 							json_pack("{s:[o, {s:s}]}", "anyOf", value,
 									  "type", "null"));
@@ -268,7 +268,7 @@ output_schema(const Tool *tool)
 
 /*
  * list_tools
- *	  The array of them, always in the same order.
+ *	  The array of tools, always in the same order.
  */
 json_t *
 list_tools(const Options *options)
