@@ -326,36 +326,6 @@ foreach my $host (1, 2)
 }
 is(slurp_file("$home/runs"), "ran\n", 'the report ran once');
 
-# the script that polls
-query("LOAD 'leaselock'; ALTER SYSTEM SET leaselock.max_wait = '300s'");
-$node->reload;
-$node->poll_query_until('postgres', "SELECT current_setting('leaselock.max_wait', true) = '300s'") or die;
-my ($poll) = $readme =~ /^<!-- cli test: poll -->\n```bash\n(.*?)^```$/ms;
-append_to_file("$home/poll", $poll);
-$poll = [ 'bash', "$home/poll" ];
-sub poll_script
-{
-	my (%more) = @_;
-	local %ENV = (%ENV, PGHOST => $node->host, PGPORT => $node->port, PGDATABASE => 'postgres', %more);
-	my $client = { out => '', err => '' };
-	$client->{run} = IPC::Run::start($poll, '<', \'', '>', \$client->{out}, '2>', \$client->{err},
-		IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
-	return $client;
-}
-my $client = poll_script();
-is(finish($client), 0, 'the script of the README: the lock is free');
-like($client->{out}, qr/^held \d+$/m, 'and held, with its fence');
-query(q{SELECT leaselock.lease_break('nightly', fence) FROM leaselock.lease_peek('nightly'); SELECT leaselock.try_lock('nightly', 'holder', '1 d')});
-$client = poll_script();
-ok(waits('nightly', 'host-a1'), 'it waits');
-query(q{SELECT leaselock.release_lock('nightly', 'holder')});
-is(finish($client), 0, 'until it is its turn');
-like($client->{out}, qr/^held \d+$/m, 'which it says');
-query(q{SELECT leaselock.lease_break('nightly', fence) FROM leaselock.lease_peek('nightly'); SELECT leaselock.try_lock('nightly', 'holder', '1 d')});
-$client = poll_script(PGHOST => $nowhere);
-ok(wait_until(sub { $client->{run}->pump_nb; $client->{err} =~ /No such file.*No such file/s }), 'it repeats the request where the server cannot be reached');
-$client->{run}->kill_kill;
-
 is_deeply([ internal_errors($node) ], [], 'no internal error');
 $node->stop;
 
