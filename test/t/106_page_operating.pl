@@ -371,13 +371,16 @@ sub without_standby
 	$page->begin_sql('waits', q{SELECT fence FROM leaselock.lease_peek('fenced') \gset
 		BEGIN; SELECT leaselock.fence_assert('fenced', :fence); INSERT INTO report VALUES ('waits'); COMMIT;});
 	ok($node->poll_query_until('postgres', q{SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'}), 'a fenced commit waits for a standby');
-	is(sql(q{SELECT leaselock.lease_prune('1 hour') > 0}), 't', 'lease_prune does not');
+	$page->begin_sql('prunes', q{SELECT leaselock.lease_prune('1 hour') > 0 AS pruned;});
+	ok($node->poll_query_until('postgres', q{SELECT state = 'idle' OR wait_event = 'SyncRep' FROM pg_stat_activity WHERE query LIKE 'SELECT leaselock.lease_prune%'}), 'lease_prune is called');
+	is(sql(q{SELECT state FROM pg_stat_activity WHERE query LIKE 'SELECT leaselock.lease_prune%'}), 'idle', 'and does not wait');
 	is(node_outcome($node, $local . q{SELECT leaselock.lease_break(name, fence) FROM leaselock.lease_peek('fenced')}), '55P03', 'the commit keeps its lock from a break');
 	is(node_outcome($node, $local . "SELECT leaselock.lease_release('$held')"), '55P03', 'and a release');
 	is(sql($local . "SELECT state FROM leaselock.lease_renew('$held')"), 'held', 'but not from a renewal');
 	$node->append_conf('postgresql.conf', "synchronous_standby_names = ''");
 	$node->reload;
 	unlike($page->awaited_sql('waits'), qr/ERROR/, 'it goes on without one');
+	like($page->awaited_sql('prunes'), qr/^ t$/m, 'lease_prune has removed rows');
 	is(sql("SELECT state FROM leaselock.lease_release('$held')"), 'released', 'then the lock can be released');
 	return;
 }
