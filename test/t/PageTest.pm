@@ -125,7 +125,9 @@ sub begin_sql
 	my ($page, $name, $text) = @_;
 	my $psql = psql($page, $name);
 
-	$psql->{in} .= "$text\n;\n\\echo '$banner'\n";
+	# an empty statement would be the last one that pg_stat_activity shows
+	$text .= "\n;" if $text !~ /;\s*\z/;
+	$psql->{in} .= "$text\n\\echo '$banner'\n";
 	$psql->{run}->pump while length $psql->{in};
 	return;
 }
