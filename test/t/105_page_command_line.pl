@@ -1,5 +1,6 @@
 # doc/command-line.md: it has every command and every option of the program, as their
 # --help has them, and no other; and its examples work as they stand there.
+# Native only: the program is the same for every major.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,5 +1,6 @@
 # doc/agents.md: the configuration that it shows is that of a server which works, the
 # answer that it shows is one, and it has every tool with its arguments.
+# Native only: the program is the same for every major.
 
 use strict;
 use warnings FATAL => 'all';
