@@ -84,7 +84,7 @@ foreach my $heading (sort keys %section)
 # The catalog
 # ---------------------------------------------------------------------
 
-# Functions are made from the page's signatures; the catalog then has to say the
+# Functions are made from the page's signatures, and never called; the catalog then has to say the
 # same of them as of those of the extension.
 $node->safe_psql('postgres', 'CREATE SCHEMA page');
 foreach my $name (sort keys %signature)
@@ -98,7 +98,7 @@ foreach my $name (sort keys %signature)
 		$arguments = join ', ', $arguments, map { "OUT $_" } columns($name eq 'lease_peek' ? 'lease_status' : $name);
 	}
 	$node->safe_psql('postgres', "CREATE $kind page.$name($arguments) " . ($result ? "RETURNS $result " : '') .
-		  qq{AS '\$libdir/leaselock', 'leaselock_$name' LANGUAGE C});
+		  q{AS '$libdir/leaselock', 'leaselock_fence_bump' LANGUAGE C});
 }
 
 sub catalog
