@@ -66,7 +66,7 @@ foreach (cells(section($text, 'Commands')))
 {
 	my ($name, $arguments) = $_->[0] =~ /`leaselock ([a-z]+) ?([^`]*)`/;
 	# what is required of the synopsis
-	my ($synopsis) = $usage =~ /^  leaselock $name\b(.*?)(?=^  leaselock |^$)/ms;
+	my ($synopsis) = $usage =~ /^  leaselock $name\b(.*?)(?=^  leaselock |^$)/ms or next;
 	1 while $synopsis =~ s/\[(?!NAME\])[^\[\]]*\](?:\.\.\.)?//g;
 	is($arguments =~ s/ \.\.\.//r, join(' ', split ' ', $name eq 'status' ? '[NAME]' : $synopsis), "$name: its arguments");
 }

@@ -514,6 +514,33 @@ cmp_ok($node->safe_psql('postgres', q{
 	+ 1000000 * extract(epoch FROM '2300-01-01 00:00 UTC'::timestamptz - '2020-01-01 00:00 UTC') < 2::numeric ^ 53
 	FROM leaselock.lease_acquire('fence', 'o')}), 'eq', 't', 'fences stay below 2^53 until 2300');
 
+is($node->safe_psql('postgres', q{
+	SELECT leaselock.try_lock(E'caf\xC3\xA9', 'a', '1 h') IS NOT NULL, leaselock.try_lock(E'cafe\xCC\x81', 'b', '1 h') IS NOT NULL}),
+	't|t', 'two spellings of a letter make two names');
+is($node->safe_psql('postgres', q{
+	LOAD 'leaselock';
+	SET timezone = 'Europe/Berlin';
+	SELECT set_config('leaselock.clock_offset', (1000 * extract(epoch FROM '2027-03-27 12:00'::timestamptz - now()))::bigint::text, false) \g /dev/null
+	SELECT leaselock.try_lock('summer time', 'o', '1 day') \g /dev/null
+	SELECT extract(epoch FROM expires_at - granted_at)::int FROM leaselock.lease_peek('summer time')}), 86400,
+	'a day has 24 hours when the clocks change');
+is($node->safe_psql('postgres', q{
+	SELECT ticket AS first FROM leaselock.lease_acquire('age 1', 'o') \gset
+	SELECT ticket AS second FROM leaselock.lease_acquire('age 2', 'o') \gset
+	SELECT :'first'::uuid < :'second'::uuid, substr(:'first', 15, 1)}), 't|8', 'tickets are version 8, and sort by age');
+$session = session($node, q{SELECT state FROM leaselock.lease_acquire('all 1', 'all')}, q{SELECT state FROM leaselock.lease_acquire('all 2', 'all')},
+	'BEGIN', q{SELECT state FROM leaselock.lease_acquire('all 2', 'all')});
+is(node_outcome($node, qq{$quick SELECT leaselock.lease_release_all('all')}), '55P03', 'one of the locks is busy');
+is($node->safe_psql('postgres', q{SELECT count(*) FROM leaselock.lease_tickets WHERE owner = 'all'}), '2', 'then none is released');
+outcome($session, 'COMMIT');
+$session->quit;
+is($node->safe_psql('postgres', q{SELECT leaselock.lease_release_all('all')}), '3', 'otherwise all are');
+is($node->safe_psql('postgres', q{SELECT count(*) FROM leaselock.lease_scopes WHERE scope = 'kept'}), '0',
+	'lease_scope_create that fails changes nothing');
+is(node_outcome($node, qq{$stranger LOAD 'leaselock'; SET leaselock.max_waiters = 1; SHOW leaselock.max_waiters}), '42501', 'a setting is not for everybody');
+is(node_outcome($node, q{LOAD 'leaselock'; GRANT SET ON PARAMETER leaselock.max_waiters TO stranger;
+	SET ROLE stranger; SET leaselock.max_waiters = 1; SHOW leaselock.max_waiters}), '1', 'but for who has SET on it');
+
 # ---------------------------------------------------------------------
 # The blocks
 # ---------------------------------------------------------------------
