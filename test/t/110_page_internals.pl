@@ -94,6 +94,22 @@ is_deeply([ grep { $all !~ /^\Q$_\E\(/m } @decisions ], [], 'its functions are c
 # The blocks
 # ---------------------------------------------------------------------
 
-PageTest->new('doc/internals.md')->run;
+my $page = PageTest->new('doc/internals.md');
+# rule (g): behind an open transaction a try has taken some tags before it meets one
+# that is not to be had
+my $own_tags = q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()};
+my $try = q{SELECT state FROM leaselock.lease_acquire('busy', 'o', request_id => gen_random_uuid())};
+$page->after(tags => sub {
+		my $other = session($page->node, 'BEGIN', q{SELECT leaselock.try_lock('busy', 'other', '1 h')});
+		my $session = session($page->node, 'BEGIN');
+		is(outcome($session, $try), 'contended', 'a try fails');
+		is(outcome($session, $own_tags), '0', 'and gives back its tags');
+		is(outcome($session, q{SELECT leaselock.try_lock('free', 'o', '1 h') IS NOT NULL}), 't', 'another succeeds');
+		my $kept = outcome($session, $own_tags);
+		outcome($session, $try);
+		is(outcome($session, $own_tags), $kept, 'and keeps its own, when the next one fails');
+		$_->quit foreach $session, $other;
+	});
+$page->run;
 
 done_testing();
