@@ -270,7 +270,7 @@ my %provoke = (
 		'22023' => q{SELECT leaselock.lease_acquire('n', 'o', lease => '1 ms')},
 		'25006' => qq{$read_only SELECT leaselock.lease_acquire('n', 'o')},
 		'42501' => qq{$stranger SELECT leaselock.lease_acquire('n', 'o', scope => 'closed')},
-		'53400' => q{LOAD 'leaselock'; SET leaselock.max_waiters = 0; SELECT leaselock.lease_acquire('mine', 'o', wait => '1 s')},
+		'53400' => q{LOAD 'leaselock'; SET leaselock.max_waiters = 0; SELECT leaselock.lease_acquire('busy', 'o', wait => '1 s')},
 		LS002 => qq{SELECT leaselock.lease_acquire('mine', 'o', request_id => '$unknown')} },
 	lease_get => {
 		'22004' => q{SELECT leaselock.lease_get(NULL)},
@@ -307,8 +307,8 @@ my %provoke = (
 		'25006' => qq{$read_only CALL leaselock.lease_acquire_wait('n', 'o')},
 		'2D000' => q{BEGIN; CALL leaselock.lease_acquire_wait('n', 'o')},
 		'42501' => qq{$stranger CALL leaselock.lease_acquire_wait('n', 'o', scope => 'closed')},
-		'53400' => q{LOAD 'leaselock'; SET leaselock.max_waiters = 0; CALL leaselock.lease_acquire_wait('mine', 'o')},
-		'57014' => q{SET statement_timeout = '100 ms'; CALL leaselock.lease_acquire_wait('mine', 'o')},
+		'53400' => q{LOAD 'leaselock'; SET leaselock.max_waiters = 0; CALL leaselock.lease_acquire_wait('busy', 'o')},
+		'57014' => q{SET statement_timeout = '100 ms'; CALL leaselock.lease_acquire_wait('busy', 'o')},
 		LS002 => qq{CALL leaselock.lease_acquire_wait('mine', 'o', request_id => '$unknown')} },
 	try_lock => {
 		'22004' => q{SELECT leaselock.try_lock('n', 'o', NULL)},
