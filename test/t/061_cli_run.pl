@@ -127,35 +127,6 @@ $run->{run}->signal('TERM');
 is(finish($run), 6, 'TERM is passed on, and the exit status back');
 
 # ---------------------------------------------------------------------
-# Fenced writes
-# ---------------------------------------------------------------------
-
-# the script of the README's chapter
-my ($import) = slurp_file("$FindBin::RealBin/../../README.md") =~
-  /^<!-- cli test: import -->\n```sh\n(.*?)^```$/ms;
-append_to_file("$dir/import", $import);
-chmod 0755, "$dir/import";
-$node->safe_psql('postgres', q{
-	CREATE TABLE orders (id int);
-	CREATE TABLE staged_orders (id int);
-	INSERT INTO staged_orders VALUES (1), (2)});
-$ENV{PGDATABASE} = 'postgres';
-($rc, $out, $err) = cli(qw(run import-orders --), "$dir/import");
-is("$rc|$err", '0|', 'a batch writer that shows its fence');
-is($node->safe_psql('postgres', 'SELECT count(*) FROM orders'), '2', 'has written');
-{
-	local $ENV{LEASELOCK_NAME} = 'import-orders';
-	local $ENV{LEASELOCK_FENCE} = (cli_json(qw(acquire import-orders --owner earlier)))[1]{fence};
-	$node->safe_psql('postgres', q{
-		INSERT INTO staged_orders VALUES (3);
-		SELECT leaselock.lease_release_all('earlier')});
-	cli(qw(run import-orders -- true));
-	IPC::Run::run(["$dir/import"], '<', \'', '>', \$out, '2>', \$err);
-	like($err, qr/stale fence/, 'with the fence of an earlier lease it is refused');
-	is($node->safe_psql('postgres', 'SELECT count(*) FROM orders'), '2', 'and has not written');
-}
-
-# ---------------------------------------------------------------------
 # Two of them
 # ---------------------------------------------------------------------
 

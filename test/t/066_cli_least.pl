@@ -154,24 +154,6 @@ like($run->{err}, qr/could not keep "gone" taken/, 'it is said');
 $node->start;
 is(lock('gone'), 'o|1|60|f|0|1', 'and the ticket keeps its lease');
 
-# ---------------------------------------------------------------------
-# The same in SQL
-# ---------------------------------------------------------------------
-
-# the statements of the README, with a job that knows how often it was run
-my ($sql) = slurp_file("$FindBin::RealBin/../../README.md") =~
-  /^<!-- cli test: at least -->\n```sql\n(.*?)^```$/ms;
-ok($sql, 'the README says how');
-$node->safe_psql('postgres', 'CREATE TABLE runs (host text)');
-foreach my $host (qw(a b))
-{
-	my ($ended, $text, $said) = $node->psql('postgres', $sql,
-		extra_params => [ '-v', "host=host-$host", '-v', 'ON_ERROR_STOP=1' ]);
-	is("$ended|$said", '0|', "host $host: no error");
-}
-is($node->safe_psql('postgres', 'SELECT string_agg(host, $$ $$) FROM runs'), 'host-a', 'the job ran once');
-is(lock('nightly'), 'host-a|1|600|f|0|0', 'the lock stays taken');
-
 is_deeply([ internal_errors($node) ], [], 'no internal error');
 $node->stop;
 

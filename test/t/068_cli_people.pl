@@ -301,30 +301,7 @@ SKIP:
 
 my $readme = slurp_file("$FindBin::RealBin/../../README.md");
 
-# the crontab, under the little that cron sets
-my ($crontab) = $readme =~ /^<!-- cli test: crontab -->\n```\n(.*?)^```$/ms;
 my $home = PostgreSQL::Test::Utils::tempdir();
-my ($program) = grep { -x "$_/leaselock" } split /:/, $ENV{PATH};
-append_to_file("$home/.pg_service.conf", sprintf "[jobs]\nhost=%s\nport=%d\ndbname=postgres\nuser=%s\n",
-	$node->host, $node->port, query('SELECT current_user'));
-append_to_file("$home/report", qq{#!/bin/sh\necho ran >>"$home/runs"\n});
-chmod 0755, "$home/report";
-$crontab =~ s{/usr/lib/postgresql/15/bin}{$program};
-$crontab =~ s{/usr/local/bin/report}{$home/report};
-my %environment = (HOME => $home, LOGNAME => 'cron', SHELL => '/bin/sh', PATH => '/usr/bin:/bin');
-my $line;
-foreach (split /\n/, $crontab)
-{
-	if (/^(\w+)=(.*)$/) { $environment{$1} = $2 }
-	elsif (/^\S+ \S+ \S+ \S+ \S+ +(.*)$/) { $line = $1 }
-}
-foreach my $host (1, 2)
-{
-	local %ENV = %environment;
-	IPC::Run::run([ '/bin/sh', '-c', $line ], '<', \'', '>', \$out, '2>', \$err);
-	is(($? >> 8) . "|$out|$err", ($host == 1 ? '0' : '1') . '||', "the crontab of the README, on host $host");
-}
-is(slurp_file("$home/runs"), "ran\n", 'the report ran once');
 
 is_deeply([ internal_errors($node) ], [], 'no internal error');
 $node->stop;
