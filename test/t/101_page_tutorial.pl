@@ -16,6 +16,8 @@ use Test::More;
 need_program();
 
 my $page = PageTest->new('doc/tutorial.md',
+	# without the extension, which the page creates
+	node => new_node('tutorial'),
 	# what is left of a lease, and a column that is empty to its end
 	normal => sub { s/^remaining_ms +\| \d+$/remaining_ms | MS/mg });
 

@@ -126,7 +126,8 @@ sub begin_sql
 	my $psql = psql($page, $name);
 
 	$psql->{in} .= "$text\n;\n\\echo '$banner'\n";
-	$psql->{run}->pump while length $psql->{in};
+	# pump() would wait for output
+	$psql->{run}->pump_nb while length $psql->{in};
 	return;
 }
 
