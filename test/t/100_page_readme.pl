@@ -185,12 +185,13 @@ my %tested = (
 	'At most one identity holds a lock at any moment' => [ '040_history.pl', 'the history is as promised' ],
 	'The fences of a lock grow strictly' => [ '022_fences_grow.pl', 'the fence of $name grows', 'DROP and CREATE EXTENSION $round: grows' ],
 	'failover, restore, `pg_upgrade`' => [ '023_failover.pl', 'the fence of $name grows' ],
-	'No transaction that has shown a superseded fence commits' => [ '005_commit.pl', '$name: the commit is refused', '$name: whole' ],
-	'A grant that was acknowledged survives a crash' => [ '001_crash.pl', '$what: the ticket is held', 'the crashes did lose asynchronous commits' ],
+	'A transaction that has checked a fence does not commit once a newer fence' => [ '005_commit.pl', '$name: the commit is refused', '$name: whole' ],
+	'An acknowledged grant survives a crash' => [ '001_crash.pl', '$what: the ticket is held', 'the crashes did lose asynchronous commits' ],
 	'ends the command if the lease is lost' => [ '061_cli_run.pl', 'it is ended when the lease cannot be renewed' ],
 	'renews the lease meanwhile' => [ '061_cli_run.pl', 'the lock is held while it runs' ],
 	'repeat the call with its request id' => [ '../sql/request_id.sql' ],
 	'outlives the connection' => [ '001_crash.pl', '$what: the ticket is held' ],
+	'unless you [register a scope]' => [ '031_trusted.pl', 'strangers are kept out' ],
 	'first in, first out' => [ '010_fifo.pl', 'often: newcomers do not overtake' ]);
 
 foreach my $said (sort keys %tested)

@@ -58,7 +58,13 @@ $page->before(
 		ok(wait_until(sub { -s $log }), 'the run notices that its lock was broken');
 	});
 
+# the settings as they come, which the page tells
+my %settings = (min_lease => "5s", max_lease => "5min", waiter_timeout => "20s", ticket_retention => "1h");
+
 $page->after(
+	create => sub {
+		is($page->sql("LOAD 'leaselock'; SHOW leaselock.$_"), $settings{$_}, $_) foreach sort keys %settings;
+	},
 	acquire => sub { $seen{acquire} = $page->sql(q{SELECT fence FROM leaselock.lease_peek('report')}) },
 	renew => sub { is($page->sql(q{SELECT remaining_ms > 50000 FROM leaselock.lease_peek('report')}), 't', 'the lease has its full length') },
 	hold => sub { cmp_ok($page->sql(q{SELECT fence FROM leaselock.lease_peek('report')}), '>', $seen{acquire}, 'the fence has grown') },
