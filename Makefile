@@ -24,6 +24,7 @@
 #                                installation, the suites; see packaging/test-deb
 #   make dist                    the zip for PGXN; see packaging/dist
 #   make test-dist               whether pgxn installs from it; see packaging/test-dist
+#   make pictures                the pictures of the documentation, from doc/pictures
 #   make count                   the instructions that they take, beside committed figures,
 #                                under valgrind; see test/count
 #
@@ -41,6 +42,10 @@ PGFILEDESC = "leaselock - exclusive leases with fencing tokens"
 
 # by name: a wildcard finds nothing in a build outside the source tree
 DATA = sql/leaselock--1.0.sql
+
+# The pages keep the folder that their links expect, see docmoduledir.
+DOCS = $(patsubst $(top)%,%,$(wildcard $(top)doc/*.md $(top)doc/*.svg))
+DOCS_ABOVE = README.md CHANGELOG.md LICENSE $(patsubst $(top)%,%,$(wildcard $(top)CONTRIBUTING.md))
 
 OBJS = \
 	src/leaselock.o \
@@ -329,6 +334,18 @@ INSTALL_PROGRAM ?= install -m 755
 INSTALL_DATA    ?= install -m 644
 endif
 
+# PGXS puts the pages of every extension into one folder, and does not remove them.
+docmoduledir := leaselock/doc
+ifneq ($(and $(wildcard $(PGXS)),$(strip $(DOCS))),)
+.PHONY: install-doc uninstall-doc
+install: install-doc
+uninstall: uninstall-doc
+install-doc: installdirs
+	$(INSTALL_DATA) $(addprefix $(top),$(DOCS_ABOVE)) '$(DESTDIR)$(docdir)/leaselock/'
+uninstall-doc:
+	rm -rf '$(DESTDIR)$(docdir)/leaselock'
+endif
+
 $(OBJS) $(OBJS:.o=.bc): $(SRC_HEADERS) | objdir
 src/leaselock.o src/leaselock.bc: $(top)leaselock.control
 
@@ -453,6 +470,11 @@ deb test-deb dist test-dist: checkver
 .PHONY: check-layers
 check-layers: $(OBJS)
 	@$(top)test/layers .
+# The text is the source, see doc/pictures; graphviz draws one of them.
+.PHONY: pictures
+pictures:
+	awk -f $(top)doc/pictures/timeline.awk $(top)doc/pictures/stale-write.txt >$(top)doc/stale-write.svg
+	dot -Tsvg $(top)doc/pictures/ticket.dot | sed '/^<!DOCTYPE/,/>/d; /^<!--.*-->/d; /^<!--/,/-->/d' >$(top)doc/ticket.svg
 .PHONY: model
 model:
 	@$(top)test/model/run

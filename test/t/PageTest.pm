@@ -128,7 +128,8 @@ sub begin_sql
 	# an empty statement would be the last one that pg_stat_activity shows
 	$text .= "\n;" if $text !~ /;\s*\z/;
 	$psql->{in} .= "$text\n\\echo '$banner'\n";
-	$psql->{run}->pump while length $psql->{in};
+	# pump() would wait for output
+	$psql->{run}->pump_nb while length $psql->{in};
 	return;
 }
 
