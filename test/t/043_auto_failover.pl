@@ -481,7 +481,7 @@ cmp_ok(sql('node2', q{SELECT fence FROM leaselock.lease_acquire('shared', 'newco
 # ---------------------------------------------------------------------
 
 is(finish($client{'short host-1'}), 2, 'the command whose lease was too short is ended');
-like($client{'short host-1'}{err}, qr/"short" could not be renewed in time, the command is terminated/, 'which is said');
+like($client{'short host-1'}{err}, qr/"short" could not be renewed in time/, 'which is said');
 my @short = of_host('short', 'host-1');
 cmp_ok($short[-1]{time}, '>', $killed, 'it was at work when the primary died');
 my $expiry = sql('node2', "SELECT extract(epoch FROM expires_at) FROM leaselock.lease_get('$short[0]{ticket}')");
@@ -510,7 +510,7 @@ ok(comes(sub { sql('node2', qq{
 		WHERE kind = 'renewed' AND name = 'job' AND at > to_timestamp($killed)}) > 0 }),
 	'its lease is renewed there');
 is(end_host('job', 'host-1'), 0, 'it ends well');
-like($client{'job host-1'}{err}, qr/cannot renew the lease on "job" now.*"job" is renewed again/s, 'after it had to try again');
+like($client{'job host-1'}{err}, qr/renew the lease on "job" now.*"job" .*renewed again/s, 'after it had to try again');
 my @ends = grep { $_->{what} eq 'ends' } of_host('job', 'host-1');
 is(scalar @ends, 1, 'when it was told to');
 ok(begins('job', 'host-2'), 'then the other host has its turn');
