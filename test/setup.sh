@@ -76,7 +76,7 @@ install_packages() {
 	return 0
 }
 
-# What only the tests of completion, pages, poolers, drivers, pg_cron and the exporter need,
+# What only the tests of completion, pages, poolers, drivers, pg_cron, PL/Proxy, failover and the exporter need,
 # where the languages and the server that they go with are at hand.  On a machine that
 # is not CI's nothing is installed for them, and they are skipped, as they are
 # wherever something cannot be had; they say so.
@@ -85,9 +85,9 @@ install_clients() {
 	[ "${CI:-}" = true ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return 0
 	[[ " ${SUITES:-tap} " == *" tap "* ]] || return 0
 	major=$("${PG_CONFIG:-pg_config}" --version | sed 's/^[^0-9]*\([0-9]*\).*/\1/')
-	for package in bash-completion jq pgbouncer python3-psycopg python3-psycopg2 python3-sqlalchemy python3-django libpostgresql-jdbc-java prometheus-sql-exporter "postgresql-$major-cron"; do
+	for package in bash-completion jq pgbouncer python3-psycopg python3-psycopg2 python3-sqlalchemy python3-django libpostgresql-jdbc-java prometheus-sql-exporter "postgresql-$major-cron" pg-auto-failover-cli "postgresql-$major-auto-failover"; do
 		[[ $package != *-java ]] || command -v javac >/dev/null || continue
-		[[ $package != *-cron ]] || is_installed "${package%-cron}" || continue
+		[[ $package != *-cron && $package != *-auto-failover* ]] || is_installed "postgresql-$major" || continue
 		is_installed "$package" || wanted="$wanted $package"
 	done
 	if [ "$wanted" ]; then
