@@ -2,7 +2,7 @@
 # figure; minutes; seconds, which one of them has; warm_up; sessions; backends, their
 # columns; machine; rate, cpu and memory, the slopes.
 
-height = 900.0
+height = 960.0
 set terminal svg size 980,height font 'sans-serif,13' background '#ffffff' noenhanced
 set encoding utf8
 set border 3 lc rgb '#888888'
@@ -12,7 +12,8 @@ set ytics nomirror
 set xrange [0.5:minutes + 0.5]
 set style data linespoints
 set datafile separator tab
-set pointsize 0.5
+set pointsize 0.4
+do for [i = 1:20] { set linetype i pointtype 7 }
 unset key
 
 y(pixels) = 1 - pixels / height
@@ -20,7 +21,7 @@ set lmargin at screen 0.08
 set rmargin at screen 0.78
 
 blue = '#0072b2'; sky = '#56b4e9'; green = '#009e73'; orange = '#d55e00'; yellow = '#e69f00'; pink = '#cc79a7'; grey = '#4d4d4d'; light = '#c4c4c4'
-panel(p) = 66 + 204 * (p - 1)
+panel(p) = 58 + 220 * (p - 1)
 
 set multiplot
 set label 1 sprintf('%d sessions at work: is every line flat?', sessions) at screen 0.012, y(20) font ',17'
@@ -29,7 +30,7 @@ set label 3 machine at screen 0.012, y(height - 12) textcolor rgb '#444444' font
 
 do for [p = 1:4] {
 	set tmargin at screen y(panel(p) + 26)
-	set bmargin at screen y(panel(p) + 184)
+	set bmargin at screen y(panel(p) + 178)
 	set yrange [0:*]
 	set key at screen 0.79, y(panel(p) + 26) left top Left reverse samplen 1.5 spacing 1.05 font ',12'
 	if (p == 1) {
