@@ -18,7 +18,8 @@
 #   make demo                    the two-worker story; see test/demo
 #   make model                   the locking protocol, checked by spin; see test/model
 #   make bench                   what calls and fences cost, see test/bench; or one of it,
-#                                make bench BENCH=pairs
+#                                make bench BENCH=pairs; BENCH=soak and BENCH=shards,
+#                                which take ten minutes and five, are run when asked for
 #   make deb                     Debian packages into build-deb/; see packaging/deb
 #   make test-deb                the same in a bare Debian, with what follows: lintian,
 #                                installation, the suites; see packaging/test-deb
