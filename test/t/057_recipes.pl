@@ -1,34 +1,21 @@
-# doc/recipes.md: its blocks, as they stand there, from top to bottom, and what the
-# page says of them.
-#
-# The comment before a block says what is to be done with it:
-#
-#   <!-- test: NAME in SESSION -->    run it there; "in the background": do not wait
-#   <!-- output: NAME -->             compare it with what that block has printed
-#   <!-- not run: REASON -->
-#
-# A session of SQL is one of psql, which stays; %before and %after have what the page
-# tells in words, by the name of a block.
+# doc/recipes.md: its blocks, as they stand there, and what the page says of them.
 
 use strict;
 use warnings FATAL => 'all';
 
-use File::Basename qw(dirname);
 use FindBin;
 use lib $FindBin::RealBin;
 use CliTest;
-use IPC::Run;
 use LeaseTest;
+use PageTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $page = slurp_file(dirname(__FILE__) . '/../../doc/recipes.md');
-my $dir = PostgreSQL::Test::Utils::tempdir();
 chomp(my $libdir = `pg_config --pkglibdir`);
-chomp(my $bindir = `pg_config --bindir`);
 my $has_cron = -e "$libdir/pg_cron.so";
-my ($has_program) = grep { -x "$_/leaselock" } split /:/, $ENV{PATH};
+my $has_program = grep { -x "$_/leaselock" } split /:/, $ENV{PATH};
+my $has_compiler = eval { run_log([ qw(gcc --version) ], '>', \my $unused) };
 
 # Longer than the leases of the page is waited nowhere: a session that comes later
 # has a clock that is ahead.
@@ -39,63 +26,31 @@ cron.use_background_workers = on
 } : '');
 $node->safe_psql('postgres', 'CREATE EXTENSION leaselock');
 $node->safe_psql('postgres', 'CREATE EXTENSION pg_cron') if $has_cron;
-use_server($node);
 
-sub sql { return $node->safe_psql('postgres', $_[0]) }
+my $page = PageTest->new('doc/recipes.md',
+	node => $node,
+	# of an error the page shows the first line, with its SQLSTATE
+	psql => [ '\set VERBOSITY verbose', '\set SHOW_CONTEXT never' ],
+	normal => sub { s/^(?:DETAIL|HINT):.*(?:\n|\z)//mg },
+	language => { c => sub { run_c($_[1]) }, crontab => sub { run_crontab($_[1]) } },
+	session => { cron => sub { run_cron($_[1]) } },
+	skip => {
+		$has_program ? () : (sh => 'the program leaselock is not built', crontab => 'the program leaselock is not built'),
+		$has_cron ? () : (cron => 'pg_cron IS NOT INSTALLED'),
+		$has_compiler ? () : (c => 'there is no compiler') });
+my $dir = $page->dir;
+
+sub sql { return $page->sql(@_) }
+sub run_sql { return $page->run_sql(@_) }
+sub block { return $page->block(@_) }
+
+# shell(TEXT): a command of the page, in the background
+sub shell { return $page->start_shell($_[0]) }
 
 # holder(NAME): who holds a lock, if anybody does
 sub holder
 {
 	return sql("SELECT owner FROM leaselock.lease_peek('$_[0]') WHERE NOT lapsed");
-}
-
-# ---------------------------------------------------------------------
-# Running a block
-# ---------------------------------------------------------------------
-
-my (%session, %block, %printed, %background);
-
-# psql(SESSION): one that prints as on a terminal, and shows SQLSTATEs
-sub psql
-{
-	my ($name) = @_;
-
-	return $session{$name} if $session{$name};
-	$session{$name} = $node->background_psql('postgres', on_error_stop => 0);
-	$session{$name}->query_safe($_)
-	  foreach '\pset format aligned', '\pset tuples_only off', '\pset footer off',
-	  '\set VERBOSITY verbose', '\set SHOW_CONTEXT never';
-	$session{$name}{stderr} = '';
-	return $session{$name};
-}
-
-sub run_sql
-{
-	my ($name, $text) = @_;
-	my $psql = psql($name);
-
-	$psql->{stderr} = '';
-	my $out = $psql->query($text);
-	my $err = $psql->{stderr};
-	$psql->{stderr} = '';
-	return "$out\n$err";
-}
-
-# shell(TEXT): { run, out, err }
-sub shell
-{
-	my ($text) = @_;
-	my $shell = { out => '', err => '' };
-	local %ENV = (%ENV, PGHOST => $node->host, PGPORT => $node->port, PGDATABASE => 'postgres');
-	local $SIG{TERM} = 'DEFAULT';
-
-	# so that its processes are the program's, not a shell's
-	$text =~ s/\s+\z//;
-	$shell->{run} = IPC::Run::start([ 'sh', '-c', "cd $dir && exec $text" ],
-		'<', '/dev/null', '>', \$shell->{out}, '2>', \$shell->{err},
-		IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
-	$shell->{pid} = $shell->{run}{KIDS}[0]{PID};
-	return $shell;
 }
 
 # A command of the page that is not the program: appends a line to its file, so that
@@ -126,30 +81,15 @@ sub lines
 	return @lines;
 }
 
-# plain(TEXT): as it is compared: fences and tickets are other ones each time
-sub plain
-{
-	my ($text) = @_;
-
-	$text =~ s/\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b/TICKET/g;
-	$text =~ s/\b[1-9]\d{14}\b/FENCE/g;
-	# of an error the page shows the first line
-	$text =~ s/^(?:DETAIL|HINT|LOCATION):.*(?:\n|\z)//mg;
-	$text =~ s/^psql:\S+ //mg;
-	$text =~ s/[ \t]+$//mg;
-	$text =~ s/\n{2,}/\n/g;
-	return $text =~ s/\A\n+|\n+\z//gr;
-}
-
 # ---------------------------------------------------------------------
 # What the page tells in words
 # ---------------------------------------------------------------------
 
-my %before = (
+$page->before(
 	'semaphore-full' => sub {
 		foreach my $owner ('job-18', 'job-19')
 		{
-			run_sql('others', $block{semaphore} =~ s/job-17/$owner/r);
+			run_sql('others', block('semaphore') =~ s/job-17/$owner/r);
 		}
 		is(join(',', map { holder("gpu.$_") } 1 .. 3), 'job-17,job-18,job-19', 'each takes the first slot that is free');
 	},
@@ -164,15 +104,15 @@ my %before = (
 			"t\nheld", 'somebody else is granted the lock');
 	});
 
-my %after = (
+$page->after(
 	semaphore => sub {
 		is(sql(q{SELECT string_agg(name, ',') FROM leaselock.lease_status WHERE name LIKE 'gpu.%'}), 'gpu.1', 'one slot is taken');
 	},
 	'semaphore-full' => sub {
 		is(sql(q{SELECT count(*) FROM leaselock.lease_tickets WHERE owner = 'job-20'}), '0', 'nothing is kept');
 		is(sql(q{SELECT leaselock.lease_release_all('job-18')}), '1', 'a slot in the middle is given back');
-		like(run_sql('others', $block{semaphore} =~ s/job-17/job-20/r), qr/held.*gpu\.2/, 'and taken by the next one');
-		like(run_sql('others', $block{semaphore}), qr/held.*gpu\.1/, 'one owner gets its slot again');
+		like(run_sql('others', block('semaphore') =~ s/job-17/job-20/r), qr/held.*gpu\.2/, 'and taken by the next one');
+		like(run_sql('others', block('semaphore')), qr/held.*gpu\.1/, 'one owner gets its slot again');
 		is(sql(q{SELECT depth FROM leaselock.lease_peek('gpu.1')}), '2', 'with depth 2');
 		is(sql(q{SELECT leaselock.lease_release_all('job-17')}), '2', 'and gives back all by its label');
 	},
@@ -185,36 +125,36 @@ my %after = (
 		is(holder('accounts') . holder('invoices'), '', 'which are given back');
 	},
 	leader => sub {
-		my ($first) = values %background;
+		my $first = $page->background('leader');
 		like((lines('scheduler', 1))[0], qr/^begins scheduler [1-9]\d+$/, 'one node runs the service');
-		my $second = shell($block{leader});
+		my $second = shell(block('leader'));
 		ok($node->poll_query_until('postgres', q{SELECT waiters = 1 FROM leaselock.lease_peek('scheduler')}), 'the other waits in line');
 		kill 'TERM', $first->{pid};
 		my @begun = lines('scheduler', 2);
 		is(scalar(@begun), 2, 'when the leader ends the next begins');
 		cmp_ok((split / /, $begun[1])[2], '>', (split / /, $begun[0])[2], 'with a greater fence');
 		append_to_file("$dir/scheduler.end", '');
-		$_->{run}->finish foreach $first, $second;
-		is($second->{run}->full_result(0) >> 8, 0, 'and its status is passed on');
+		$page->shell_status($first);
+		is($page->shell_status($second), 0, 'and its status is passed on');
 	},
 	beat => sub {
 		my $fence = sql(q{SELECT fence FROM leaselock.lease_peek('leader')});
 		my $expiry = sql(q{SELECT expires_at FROM leaselock.lease_peek('leader')});
-		like(run_sql('a', $block{beat}), qr/$fence.*t$/m, 'the next beat: the same fence');
+		like(run_sql('a', block('beat')), qr/$fence.*t$/m, 'the next beat: the same fence');
 		is(sql(qq{SELECT expires_at > '$expiry' FROM leaselock.lease_peek('leader')}), 't', 'and a longer lease');
 	},
 	resign => sub {
-		like(run_sql('b', $block{'beat-b'}), qr/\d{15}.*t$/m, 'another is the leader at its next beat');
-		like(run_sql('a', $block{beat}), qr/\| f$/m, 'and the first is not');
+		like(run_sql('b', block('beat-b')), qr/\d{15}.*t$/m, 'another is the leader at its next beat');
+		like(run_sql('a', block('beat')), qr/\| f$/m, 'and the first is not');
 		run_sql('late', q{LOAD 'leaselock'; SET leaselock.clock_offset = '31 s'});
-		like(run_sql('late', $block{beat}), qr/\d{15}.*t$/m, 'when its lease has run out the lock is free');
+		like(run_sql('late', block('beat')), qr/\d{15}.*t$/m, 'when its lease has run out the lock is free');
 	},
 	once => sub {
 		is(sql(q{SELECT remaining_ms > 11 * 3600 * 1000 FROM leaselock.lease_peek('nightly-mail')}), 't', 'for hours');
 	},
 	'once-more' => sub {
 		is(sql(q{SELECT leaselock.release_lock('nightly-mail', 'host-a')}), 't', 'given back');
-		like(run_sql('b', $block{'once-more'}), qr/\d{15}/, 'it is another host that has it');
+		like(run_sql('b', block('once-more')), qr/\d{15}/, 'it is another host that has it');
 	},
 	next => sub {
 		is(holder('mail.1') . holder('mail.2'), 'sender-3', 'one is given back, the other held');
@@ -222,7 +162,7 @@ my %after = (
 	},
 	late => sub {
 		is(sql('SELECT id, result FROM job ORDER BY id'), "1|by worker-b\n2|\n3|", 'nothing is written by the one that was late');
-		run_sql('a', $block{take});
+		run_sql('a', block('take'));
 		is(holder('job.2'), 'worker-a', 'the next job is another one');
 	},
 	request => sub { is(sql('SELECT body FROM page'), 'hello', 'it has written') },
@@ -240,15 +180,12 @@ sub run_crontab
 	my $first = shell($command);
 	is(scalar(lines('report', 1)), 1, 'one host runs the report');
 	my $second = shell($command);
-	$second->{run}->finish;
-	is($second->{run}->full_result(0) >> 8, 1, 'the other one ends with status 1');
-	is($second->{out} . $second->{err}, '', 'and without a word');
+	is($page->shell_status($second), 1, 'the other one ends with status 1');
+	is($second->{out}, '', 'and without a word');
 	append_to_file("$dir/report.end", '');
-	$first->{run}->finish;
-	is($first->{run}->full_result(0) >> 8, 0, 'the report ends');
+	is($page->shell_status($first), 0, 'the report ends');
 	my $late = shell($command);
-	$late->{run}->finish;
-	is($late->{run}->full_result(0) >> 8, 1, 'a host whose clock is late still finds the lock taken');
+	is($page->shell_status($late), 1, 'a host whose clock is late still finds the lock taken');
 	is(scalar(lines('report', 2)), 2, 'it ran once');
 	is(sql(q{SELECT remaining_ms > 0 AND depth = 1 FROM leaselock.lease_peek('nightly-report')}), 't', 'by a hold that is no ticket');
 	return;
@@ -309,8 +246,7 @@ sub run_cron
 	my $ended = q{SELECT count(*) FROM leaselock.tickets WHERE name = 'pruned'};
 	is(sql($ended), '1', 'there is a ticket that has ended long ago');
 	sql(q{SELECT cron.alter_job(jobid, schedule => '@reboot') FROM cron.job});
-	$_->quit foreach values %session;
-	%session = ();
+	$page->end_sessions;
 	$node->restart;
 	ok($node->poll_query_until('postgres', q{SELECT count(*) = 1 FROM cron.job_run_details WHERE status = 'succeeded'}), 'pg_cron runs it');
 	is(sql($ended), '0', 'that ticket is gone');
@@ -318,60 +254,7 @@ sub run_cron
 }
 
 # ---------------------------------------------------------------------
-# From top to bottom
-# ---------------------------------------------------------------------
 
-my %needs = (
-	sh => [ $has_program, 'the program leaselock is not built' ],
-	crontab => [ $has_program, 'the program leaselock is not built' ],
-	cron => [ $has_cron, 'pg_cron IS NOT INSTALLED' ],
-	c => [ scalar(eval { run_log([ qw(gcc --version) ], '>', \my $unused) }), 'there is no compiler' ]);
-my $seen = 0;
-
-while ($page =~ /^<!-- ([^\n]*) -->\n *```(\w*)\n(.*?)^```$/msg)
-{
-	my ($comment, $language, $text) = ($1, $2, $3);
-	my ($name, $where, $background);
-
-	$seen++;
-	next if $comment =~ /^not run: \w/;
-	if ($comment =~ /^output: (\S+)$/)
-	{
-		next if !exists $printed{$1};
-		is(plain(delete $printed{$1}), plain($text), "$1 prints what the page says");
-		next;
-	}
-	($name, $where, $background) = $comment =~ /^test: (\S+) in (\S+)( in the background)?$/
-	  or die "what is to be done with a block: $comment";
-	die "two blocks are called $name" if exists $block{$name};
-	$block{$name} = $text;
-	my ($there, $reason) = @{ $needs{$language} // $needs{$where} // [1] };
-	if (!$there)
-	{
-	  SKIP: { skip "$name IS NOT TESTED: $reason", 1; }
-		next;
-	}
-	note "== $name";
-	$before{$name}->() if $before{$name};
-	if ($where eq 'cron') { $printed{$name} = run_cron($text) }
-	elsif ($language eq 'sql') { $printed{$name} = run_sql($where, $text) }
-	elsif ($language eq 'c') { run_c($text) }
-	elsif ($language eq 'crontab') { run_crontab($text) }
-	elsif ($language eq 'sh' && $background) { $background{$where} = shell($text) }
-	elsif ($language eq 'sh')
-	{
-		my $shell = shell($text);
-		$shell->{run}->finish;
-		is($shell->{run}->full_result(0), 0, "$name: status 0") or diag $shell->{err};
-	}
-	else { die "a block of $language" }
-	$after{$name}->() if $after{$name};
-}
-is($seen, scalar(() = $page =~ /^ *```\w*\n.*?^ *```$/msg), 'every block of the page says what is to be done with it');
-is_deeply([ grep { plain($printed{$_}) ne '' } sort keys %printed ], [], 'what is printed stands there');
-
-is_deeply([ internal_errors($node) ], [], 'no internal error in the log');
-$_->quit foreach values %session;
-$node->stop;
+$page->run;
 
 done_testing();
