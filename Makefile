@@ -393,6 +393,8 @@ install-cli: cli
 	$(INSTALL_PROGRAM) src/cli/leaselock '$(DESTDIR)$(bindir)/leaselock'
 	$(INSTALL_DATA) $(top)src/cli/leaselock.1 '$(DESTDIR)$(mandir)/man1/leaselock.1'
 	$(INSTALL_DATA) $(top)src/cli/leaselock.bash '$(DESTDIR)$(bashcompletiondir)/leaselock'
+	@case ':$(if $(DESTDIR),$(bindir),$(PATH)):' in *:'$(bindir)':*) ;; *) \
+		echo '$(bindir) is not in PATH: "make install-cli PGXS=" installs leaselock and its manual page below /usr/local';; esac
 uninstall-cli:
 	rm -f '$(DESTDIR)$(bindir)/leaselock' '$(DESTDIR)$(mandir)/man1/leaselock.1' '$(DESTDIR)$(bashcompletiondir)/leaselock'
 

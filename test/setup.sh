@@ -233,5 +233,5 @@ build_one() {
 		make -s with_llvm=no CC="$clang" PG_CFLAGS="$flags -Wno-unknown-warning-option -Wno-ignored-optimization-argument" all &&
 			make -s with_llvm=no clean || return
 	fi
-	make -s $llvm PG_CFLAGS="$flags" all && make -s $llvm install
+	make -s $llvm PG_CFLAGS="$flags" all && PATH="$("$PG_CONFIG" --bindir):$PATH" make -s $llvm install
 }
