@@ -144,6 +144,7 @@ REGRESS = \
 	reentrancy \
 	request_id \
 	notes \
+	parallel \
 	release_all \
 	named_locks \
 	transaction_isolation \

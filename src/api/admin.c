@@ -50,9 +50,11 @@ leaselock_lease_break(PG_FUNCTION_ARGS)
 {
 	const char *name = argument_text(fcinfo, 0, "name");
 	int64		fence = argument_bigint(fcinfo, 1, "fence");
-	LockKey		key = make_lock_key(argument_text(fcinfo, 2, "scope"), name);
+	const char *scope = argument_text(fcinfo, 2, "scope");
+	LockKey		key;
 
 	require_writable("lease_break()");
+	key = make_lock_key(scope, name);
 	PG_RETURN_BOOL(lease_break(&key, fence));
 }
 

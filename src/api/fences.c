@@ -19,9 +19,13 @@
 PG_FUNCTION_INFO_V1(leaselock_fence_check);
 PG_FUNCTION_INFO_V1(leaselock_fence_assert);
 
-/* Reads the arguments (name, fence, scope, allow_lapsed) of both functions. */
+/*
+ * Reads the arguments (name, fence, scope, allow_lapsed) of "function".  Raises
+ * 25006 on a standby and 25000 in a parallel worker.
+ */
 static LockKey
-fence_arguments(FunctionCallInfo fcinfo, int64 *fence, bool *allow_lapsed)
+fence_arguments(FunctionCallInfo fcinfo, const char *function, int64 *fence,
+				bool *allow_lapsed)
 {
 	const char *name = argument_text(fcinfo, 0, "name");
 	const char *scope;
@@ -29,6 +33,8 @@ fence_arguments(FunctionCallInfo fcinfo, int64 *fence, bool *allow_lapsed)
 	*fence = argument_bigint(fcinfo, 1, "fence");
 	scope = argument_text(fcinfo, 2, "scope");
 	*allow_lapsed = argument_boolean(fcinfo, 3, "allow_lapsed");
+	PreventCommandDuringRecovery(function);
+	PreventCommandIfParallelMode(function);
 	return make_lock_key(scope, name);
 }
 
@@ -37,9 +43,9 @@ leaselock_fence_check(PG_FUNCTION_ARGS)
 {
 	int64		fence;
 	bool		allow_lapsed;
-	LockKey		key = fence_arguments(fcinfo, &fence, &allow_lapsed);
+	LockKey		key = fence_arguments(fcinfo, "fence_check()", &fence,
+									  &allow_lapsed);
 
-	PreventCommandDuringRecovery("fence_check()");
 	PG_RETURN_BOOL(fence_check(&key, fence, allow_lapsed));
 }
 
@@ -48,9 +54,9 @@ leaselock_fence_assert(PG_FUNCTION_ARGS)
 {
 	int64		fence;
 	bool		allow_lapsed;
-	LockKey		key = fence_arguments(fcinfo, &fence, &allow_lapsed);
+	LockKey		key = fence_arguments(fcinfo, "fence_assert()", &fence,
+									  &allow_lapsed);
 
-	PreventCommandDuringRecovery("fence_assert()");
 	fence_assert(&key, fence, allow_lapsed, NULL);
 	PG_RETURN_VOID();
 }

@@ -23,9 +23,13 @@ PG_FUNCTION_INFO_V1(leaselock_try_lock);
 PG_FUNCTION_INFO_V1(leaselock_renew_lock);
 PG_FUNCTION_INFO_V1(leaselock_release_lock);
 
-/* Reads the arguments (name, owner [, ttl], scope). */
+/*
+ * Reads the arguments (name, owner [, ttl], scope) of "function".  Raises what
+ * require_writable does, before the secret behind the key's hash is read.
+ */
 static LeaseEvent
-hold_event(FunctionCallInfo fcinfo, EventKind kind, bool has_ttl)
+hold_event(FunctionCallInfo fcinfo, EventKind kind, bool has_ttl,
+		   const char *function)
 {
 	const char *name = argument_text(fcinfo, 0, "name");
 	const char *owner = argument_text(fcinfo, 1, "owner");
@@ -33,6 +37,7 @@ hold_event(FunctionCallInfo fcinfo, EventKind kind, bool has_ttl)
 	const char *scope = argument_text(fcinfo, has_ttl ? 3 : 2, "scope");
 	LeaseEvent	event = {0};
 
+	require_writable(function);
 	event.kind = kind;
 	event.key = make_lock_key(scope, name);
 	event.who = caller_identity(owner);
@@ -43,10 +48,10 @@ hold_event(FunctionCallInfo fcinfo, EventKind kind, bool has_ttl)
 Datum
 leaselock_try_lock(PG_FUNCTION_ARGS)
 {
-	LeaseEvent	event = hold_event(fcinfo, EVENT_TRY_LOCK, true);
+	LeaseEvent	event = hold_event(fcinfo, EVENT_TRY_LOCK, true,
+								   "try_lock()");
 	Outcome		outcome;
 
-	require_writable("try_lock()");
 	require_scope(event.key.scope);
 	carry_out(&event, NULL, &outcome);
 	if (!outcome.yes)
@@ -57,10 +62,10 @@ leaselock_try_lock(PG_FUNCTION_ARGS)
 Datum
 leaselock_renew_lock(PG_FUNCTION_ARGS)
 {
-	LeaseEvent	event = hold_event(fcinfo, EVENT_RENEW_LOCK, true);
+	LeaseEvent	event = hold_event(fcinfo, EVENT_RENEW_LOCK, true,
+								   "renew_lock()");
 	Outcome		outcome;
 
-	require_writable("renew_lock()");
 	require_scope(event.key.scope);
 	carry_out(&event, NULL, &outcome);
 	PG_RETURN_BOOL(outcome.yes);
@@ -70,10 +75,10 @@ leaselock_renew_lock(PG_FUNCTION_ARGS)
 Datum
 leaselock_release_lock(PG_FUNCTION_ARGS)
 {
-	LeaseEvent	event = hold_event(fcinfo, EVENT_RELEASE_LOCK, false);
+	LeaseEvent	event = hold_event(fcinfo, EVENT_RELEASE_LOCK, false,
+								   "release_lock()");
 	Outcome		outcome;
 
-	require_writable("release_lock()");
 	carry_out(&event, NULL, &outcome);
 	PG_RETURN_BOOL(outcome.yes);
 }

@@ -9,6 +9,7 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
@@ -66,7 +67,7 @@ result_row_type(FunctionCallInfo fcinfo, const char *function,
 
 /*
  * Starts a set-returning function that only reads, and verifies its columns.
- * Raises 55000.
+ * Raises 55000, and 25000 in a parallel worker.
  */
 ReturnSetInfo *
 begin_result_rows(FunctionCallInfo fcinfo, const char *function,
@@ -74,6 +75,8 @@ begin_result_rows(FunctionCallInfo fcinfo, const char *function,
 {
 	ReturnSetInfo *result;
 
+	if (IsInParallelMode())
+		PreventCommandIfParallelMode(psprintf("%s()", function));
 	store_begin_call(false);
 	InitMaterializedSRF(fcinfo, 0);
 	result = (ReturnSetInfo *) fcinfo->resultinfo;

@@ -321,9 +321,9 @@ leaselock_lease_peek(PG_FUNCTION_ARGS)
 {
 	const char *name = argument_text(fcinfo, 0, "name");
 	const char *scope = argument_text(fcinfo, 1, "scope");
-	LockKey		key = make_lock_key(scope, name);
 	ReturnSetInfo *result = begin_result_rows(fcinfo, "lease_peek",
 											  status_types, STATUS_COLUMNS);
+	LockKey		key = make_lock_key(scope, name);
 	LockRow		lock;
 
 	/* with a single snapshot, like the views */

@@ -188,23 +188,28 @@ new_ticket(const LockKey *key)
 /*
  * Reads the arguments of lease_acquire or lease_acquire_wait, and stores the
  * wait in *wait_us.  The note's number differs, because it follows the INOUT
- * arguments of the procedure.
+ * arguments of the procedure.  Raises what require_writable does, before the
+ * secret behind the key's hash is read.
  */
 LeaseEvent
-acquire_event(FunctionCallInfo fcinfo, int note_argno, int64 *wait_us)
+acquire_event(FunctionCallInfo fcinfo, int note_argno, const char *function,
+			  int64 *wait_us)
 {
 	const char *name = argument_text(fcinfo, 0, "name");
 	const char *owner = argument_text(fcinfo, 1, "owner");
+	const char *scope;
 	LeaseEvent	event = {0};
 
 	event.kind = EVENT_ACQUIRE;
 	event.lease_us = argument_lease(fcinfo, 2, "lease");
 	*wait_us = argument_wait(fcinfo, 3, "wait");
-	event.key = make_lock_key(argument_text(fcinfo, 4, "scope"), name);
+	scope = argument_text(fcinfo, 4, "scope");
 	event.has_request_id = !PG_ARGISNULL(5);
 	if (event.has_request_id)
 		event.request_id = *PG_GETARG_UUID_P(5);
 	event.note = argument_note(fcinfo, note_argno, "note");
+	require_writable(function);
+	event.key = make_lock_key(scope, name);
 	event.who = caller_identity(owner);
 	event.ticket = new_ticket(&event.key);
 	return event;
@@ -214,10 +219,9 @@ Datum
 leaselock_lease_acquire(PG_FUNCTION_ARGS)
 {
 	int64		wait_us;
-	LeaseEvent	event = acquire_event(fcinfo, 6, &wait_us);
+	LeaseEvent	event = acquire_event(fcinfo, 6, "lease_acquire()", &wait_us);
 	LeaseAnswer answer;
 
-	require_writable("lease_acquire()");
 	lease_acquire(&event, wait_us, &answer);
 	return answer_datum(fcinfo, &answer);
 }

@@ -14,6 +14,6 @@
 #include "fmgr.h"
 
 extern LeaseEvent acquire_event(FunctionCallInfo fcinfo, int note_argno,
-								int64 *wait_us);
+								const char *function, int64 *wait_us);
 
 #endif							/* LEASELOCK_TICKETS_H */

@@ -113,11 +113,11 @@ Datum
 leaselock_lease_acquire_wait(PG_FUNCTION_ARGS)
 {
 	int64		wait_us;
-	LeaseEvent	event = acquire_event(fcinfo, 10, &wait_us);
+	LeaseEvent	event = acquire_event(fcinfo, 10, "lease_acquire_wait()",
+									  &wait_us);
 	TupleDesc	desc;
 	LeaseAnswer answer;
 
-	require_writable("lease_acquire_wait()");
 	require_commit(fcinfo, "lease_acquire_wait()");
 	desc = wait_row_type(fcinfo, "lease_acquire_wait", true);
 
