@@ -106,8 +106,9 @@ before_commit(bool prepare)
 }
 
 /*
- * Transaction callback.  Before a commit it may raise what tidying and
- * fences_verify() raise; afterwards it must not fail.
+ * Transaction callback.  Before a commit or PREPARE it may raise what
+ * reject_prepare(), tidying and fences_verify() raise; afterwards it must not
+ * fail.
  */
 void
 leaselock_xact_callback(XactEvent event, void *arg)

@@ -162,8 +162,8 @@ typedef enum Wake
 typedef struct LeasePlan
 {
 	/*
-	 * if any of these is set, it is to be obtained first, and nothing else
-	 * counts
+	 * anything set here must be obtained first; the rest of the plan does not
+	 * count yet
 	 */
 	unsigned	asks;			/* parts of the view */
 	NameMode	needs_name;		/* tags that are required before writing */
@@ -178,7 +178,7 @@ typedef struct LeasePlan
 	bool		yes;			/* answer of calls that return yes or no */
 	unsigned	retry_after;	/* the tag that was busy, if any */
 
-	/* what is to be written */
+	/* the changes */
 	bool		writes_lock;
 	LockRow		lock;
 	bool		writes_ticket;

@@ -59,7 +59,10 @@ typedef struct Waiter
  * ----------------------------------------------------------------------
  */
 
-/* The longest time to wait in one go. */
+/*
+ * The longest time that a single sleep or wait may take.  It stays well below
+ * transaction_timeout.
+ */
 static long
 slice_ms(void)
 {

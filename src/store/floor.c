@@ -143,7 +143,7 @@ next_fence(int64 last, const FenceFloor *floor)
 }
 
 /*
- * The floor, cached until another session announces a change.  Whoever raises
+ * The floor, cached until a change of its table is announced.  Whoever raises
  * the floor to remove a lock's row holds that lock's name tag until all
  * sessions have received the announcement.
  */

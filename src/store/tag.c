@@ -558,10 +558,10 @@ find_keeper(const Tag *tag, LOCKMODE mode)
 }
 
 /*
- * Waits for a transaction to end, for a limited time, and returns false if the
- * time runs out.  This is done in a subtransaction, so that the deadlock
- * detector sees the wait but a time-out is not an error.  Raises 40P01 for a
- * deadlock.
+ * Waits for a transaction that holds a tag in a conflicting mode, for left_us
+ * or max_ms at most, whichever is less; the caller then tries again.  The
+ * caller must not hold any tag of the lock that it acquired in this call.
+ * Most holders are gone in a moment; with "brief", only sleeps briefly.
  */
 bool
 wait_for_transaction(VirtualTransactionId vxid, int timeout_ms)
