@@ -20,7 +20,7 @@ my $page = PageTest->new('doc/troubleshooting.md',
 	node => $node,
 	psql => [ '\set VERBOSITY verbose', '\set SHOW_CONTEXT never' ],
 	# where in the text of a statement the error is, the page does not show
-	normal => sub { s/^LINE \d+:.*\n +\^.*(?:\n|\z)//mg; s/^NOTICE: +\w{5}:/NOTICE:/mg },
+	normal => sub { s/^WARNING: .*(?:\n|\z)//mg; s/^LINE \d+:.*\n +\^.*(?:\n|\z)//mg; s/^NOTICE: +\w{5}:/NOTICE:/mg },
 	skip => { $has_program ? () : (shell => 'the program leaselock is not built') });
 
 sub sql { return $page->sql(@_) }
@@ -113,6 +113,11 @@ $page->after(
 	},
 	prepare => sub {
 		run_sql('a', 'ROLLBACK;');
+	},
+	memory => sub {
+		is(sql(q{SELECT count(*) FROM leaselock.locks WHERE name LIKE 'item-%'}), '0', 'it leaves no trace');
+		run_sql('a', q{DO $$ BEGIN FOR n IN 1..20 LOOP PERFORM leaselock.try_lock('item-' || n || '-' || i, 'host-a', '60 s') FROM generate_series(1, 100) i; COMMIT; END LOOP; END $$;});
+		is(sql(q{SELECT count(*) FROM leaselock.locks WHERE name LIKE 'item-%'}), '2000', 'with a COMMIT in between there is room');
 	},
 	gset => sub { is(holder('import'), 'host-a', 'somebody else has it') });
 
