@@ -20,8 +20,8 @@ use lib $FindBin::RealBin;
 use CliTest;
 use IPC::Run;
 use LeaseTest;
-use List::Util qw(max min);
 use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::RecursiveCopy;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time usleep);
@@ -95,23 +95,28 @@ sub descendants
 	return @found;
 }
 
-# has_ended(NAME): a service that ends by itself could not do its work
+# has_ended(RUN): what IPC::Run has started
 sub has_ended
 {
-	my ($pid) = map { $_->{PID} } @{ $service{$_[0]}{KIDS} };
+	my ($run) = @_;
+	my ($pid) = map { $_->{PID} } @{ $run->{KIDS} };
 	return !-e "/proc/$pid/stat" || slurp_file("/proc/$pid/stat") =~ /\) Z /;
 }
 
-# comes(SUB): waits until it returns something true, as long as all services are there
+# comes(SUB, CLIENT): waits until it returns something true, as long as all services
+# are there, for one that ends by itself could not do its work.  False if that takes
+# too long, or if the client has ended.
 sub comes
 {
-	my ($condition) = @_;
+	my ($condition, $client) = @_;
+	my $is_over;
 
 	return wait_until(sub {
 		my $result = $condition->();
-		die "a service has ended" if !$result && grep { has_ended($_) } keys %service;
-		return $result;
-	});
+		die "a service has ended" if !$result && grep { has_ended($_) } values %service;
+		$is_over = !$result && $client && has_ended($client->{run});
+		return $result || $is_over;
+	}) && !$is_over;
 }
 
 # kill_service(NAME): the node is gone, as when its machine is.  All are stopped
@@ -133,6 +138,9 @@ sub kill_service
 	$run->finish;
 	return;
 }
+
+# a test that is ended ends what it has started
+$SIG{$_} = sub { die "ended by SIG$_[0]\n" } foreach qw(INT TERM);
 
 END
 {
@@ -208,18 +216,17 @@ sub reaches
 }
 
 my $began = time;
-foreach my $name ('monitor', 'node1')
-{
-	# not through pg_autoctl, which would wait for the disk
-	system_or_bail('initdb', '--no-sync', '--auth', 'trust', '--pgdata', "$dir/$name");
-	append_to_file("$dir/$name/postgresql.conf", qq{
+# not through pg_autoctl, which would wait for the disk; one is a copy of the other
+system_or_bail('initdb', '--no-sync', '--auth', 'trust', '--pgdata', "$dir/node1");
+append_to_file("$dir/node1/postgresql.conf", qq{
 fsync = off
 shared_buffers = 32MB
 log_line_prefix = '%m [%p] %e %q%a '
 checkpoint_completion_target = 0
 restart_after_crash = off
 });
-}
+PostgreSQL::Test::RecursiveCopy::copypath("$dir/node1", "$dir/monitor");
+chmod 0700, "$dir/monitor";
 append_to_file("$dir/monitor/postgresql.conf", join '', map { "pgautofailover.$_ = $patient{$_}\n" } sort keys %patient);
 
 my @common = ('--hostname', '127.0.0.1', '--skip-pg-hba', '--no-ssl', '--run');
@@ -341,7 +348,7 @@ sub of_host
 sub begins
 {
 	my ($name, $host) = @_;
-	return comes(sub { scalar of_host($name, $host) });
+	return comes(sub { scalar of_host($name, $host) }, $client{"$name $host"});
 }
 
 # queue(NODE): who waits for "job", with which ticket and place
@@ -503,11 +510,11 @@ is(sql('node2', q{SELECT count(*) FROM written WHERE host = 'stale'}), '0', 'not
 my ($job) = of_host('job', 'host-1');
 ok(comes(sub { sql('node2', qq{
 		SELECT count(*) FROM written WHERE name = 'job' AND fence = $job->{fence}
-		AND at > to_timestamp($killed) + '$takeover s'}) > 0 }),
+		AND at > to_timestamp($killed) + '$takeover s'}) > 0 }, $client{'job host-1'}),
 	'the command whose lease was long enough writes to the new primary');
 ok(comes(sub { sql('node2', qq{
 		SELECT count(*) FROM leaselock.lease_events(max_rows => 1000000)
-		WHERE kind = 'renewed' AND name = 'job' AND at > to_timestamp($killed)}) > 0 }),
+		WHERE kind = 'renewed' AND name = 'job' AND at > to_timestamp($killed)}) > 0 }, $client{'job host-1'}),
 	'its lease is renewed there');
 is(end_host('job', 'host-1'), 0, 'it ends well');
 like($client{'job host-1'}{err}, qr/renew the lease on "job".*"job" .*renewed again/s, 'after it had to try again');
