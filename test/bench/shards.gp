@@ -10,6 +10,7 @@ set grid ytics lc rgb '#dddddd' lt 1
 set style data linespoints
 set pointsize 0.6
 do for [i = 1:20] { set linetype i pointtype 7 }
+set linetype cycle 20
 set logscale x 2
 set xrange [0.9:most * 1.15]
 set xtics nomirror scale 0

@@ -39,8 +39,9 @@
 #define NAMED_NAMES		500
 #define DOCUMENTS		500
 
-/* Locks that sessions queue for. */
-#define HOT_LOCKS		6
+/* Locks that sessions queue for; for the first of them polling ones, too. */
+#define HOT_LOCKS		24
+#define POLLED_LOCKS	12
 
 #define MAX_ARGS		6
 
@@ -394,7 +395,7 @@ work_polling(Session *session)
 {
 	char		name[64];
 	char		state[32];
-	int			which = any(session, HOT_LOCKS);
+	int			which = any(session, POLLED_LOCKS);
 
 	snprintf(name, sizeof(name), "hot.%d", which);
 	acquire(session, name, "60 s", "300 s", NULL, state, sizeof(state));

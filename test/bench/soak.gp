@@ -14,6 +14,7 @@ set style data linespoints
 set datafile separator tab
 set pointsize 0.4
 do for [i = 1:20] { set linetype i pointtype 7 }
+set linetype cycle 20
 unset key
 
 y(pixels) = 1 - pixels / height
