@@ -47,7 +47,7 @@ sub script
 {
 	my (%environment) = @_;
 	local $page->{env} = \%environment;
-	return $page->start_shell($page->block('script'), 'another', 'bash');
+	return $page->start_shell($page->block('script'), undef, 'bash');
 }
 
 $page->after(
