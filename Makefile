@@ -18,7 +18,8 @@
 #   make demo                    the two-worker story; see test/demo
 #   make model                   the locking protocol, checked by spin; see test/model
 #   make bench                   what calls and fences cost, see test/bench; or one of it,
-#                                make bench BENCH=pairs
+#                                make bench BENCH=pairs; BENCH=soak and BENCH=shards,
+#                                which take ten minutes and five, are run when asked for
 #   make deb                     Debian packages into build-deb/; see packaging/deb
 #   make test-deb                the same in a bare Debian, with what follows: lintian,
 #                                installation, the suites; see packaging/test-deb
@@ -392,6 +393,8 @@ install-cli: cli
 	$(INSTALL_PROGRAM) src/cli/leaselock '$(DESTDIR)$(bindir)/leaselock'
 	$(INSTALL_DATA) $(top)src/cli/leaselock.1 '$(DESTDIR)$(mandir)/man1/leaselock.1'
 	$(INSTALL_DATA) $(top)src/cli/leaselock.bash '$(DESTDIR)$(bashcompletiondir)/leaselock'
+	@case ':$(if $(DESTDIR),$(bindir),$(PATH)):' in *:'$(bindir)':*) ;; *) \
+		echo '$(bindir) is not in PATH: "make install-cli PGXS=" installs leaselock and its manual page below /usr/local';; esac
 uninstall-cli:
 	rm -f '$(DESTDIR)$(bindir)/leaselock' '$(DESTDIR)$(mandir)/man1/leaselock.1' '$(DESTDIR)$(bashcompletiondir)/leaselock'
 

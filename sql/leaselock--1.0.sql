@@ -3,30 +3,30 @@
 -- complain if script is sourced in psql, rather than via CREATE EXTENSION
 \echo Use "CREATE EXTENSION leaselock" to load this file. \quit
 
--- The script makes the schema itself: a "schema" line in the control file
--- would adopt one that somebody else had planted.
+-- The script creates the schema itself: a "schema" line in the control file
+-- would adopt a schema that somebody else had planted.
 CREATE SCHEMA leaselock;
 COMMENT ON SCHEMA leaselock IS 'lease locks with fencing';
 
 -- ----------------------------------------------------------------------
--- Storage.  Closed to everybody: the functions read and write these tables
--- without the executor, and so without its privileges.  Nothing but the
--- functions may write them, because their order is kept by heavyweight locks
--- that a plain statement does not take.  The constraints bind what a restore
--- brings in; the functions keep them by themselves.  The tables must stay plain
--- heap tables.  Triggers on them do not fire, further indexes are kept up to
--- date, and an index on an expression, or with a predicate other than that a
--- column is not null, is refused.
+-- Storage.  Nobody has privileges on these tables: the functions read and
+-- write them without the executor, and therefore without its privilege checks.
+-- Nothing but the functions may write them, because their consistency depends
+-- on heavyweight locks that a plain statement does not take.  The constraints
+-- are for restored rows; the functions satisfy them by themselves.  The tables
+-- must remain plain heap tables.  Triggers on them do not fire.  Additional
+-- indexes are maintained, but an index on an expression, or with a predicate
+-- other than "column IS NOT NULL", is refused.
 -- ----------------------------------------------------------------------
 
--- Tells this installation from one that a dump was taken of.  It is not
--- dumped, so that holders which arrive by a restore are recognised as not
--- ours, while pg_upgrade and physical copies keep it.
---   id      goes into the column "home" of other tables
---   secret  the key of the hashes that the heavyweight locks show, so that
---           nobody can aim at the lock of somebody else, or tell from
---           pg_locks which names are in use
--- Row security closes it to members of pg_read_all_data as well.
+-- Distinguishes this installation from the one of which a dump was taken.  The
+-- table is not dumped, so that holders that arrive by a restore are recognised
+-- as foreign, while pg_upgrade and physical copies keep it.
+--   id      stored in the column "home" of other tables
+--   secret  the key of the hashes in our heavyweight locks, so that nobody can
+--           aim at the lock of somebody else, or tell from pg_locks which names
+--           are in use
+-- Row security hides it from members of pg_read_all_data as well.
 CREATE TABLE leaselock.installation (
 	id uuid NOT NULL,
 	secret bytea NOT NULL,
@@ -40,22 +40,22 @@ INSERT INTO leaselock.installation VALUES (
 ALTER TABLE leaselock.installation ENABLE ROW LEVEL SECURITY;
 ALTER TABLE leaselock.installation FORCE ROW LEVEL SECURITY;
 COMMENT ON TABLE leaselock.installation IS
-	'internal: which installation this is, and its secret';
+	'internal: identifier and secret of this installation';
 
--- A row per lock.  Its only key is (scope, name), so that every change of a
+-- One row per lock.  Its only key is (scope, name), so that every change of a
 -- lock is a HOT update; half of each page is kept free for that.
---   fence            the newest fence handed out
+--   fence            the newest fence
 --   passed           queue places up to this one have had their turn
---   changed_at       the lock's time: no later operation reads an earlier one
---   tickets          tickets of the grant that have not been ended
---   home             at the last write: installation.id, and the database's oid,
---                    so that a copy made by CREATE DATABASE is another home
---   role, owner      the identity that holds the lock, NULL if nobody does
+--   changed_at       the lock's time: no later operation uses an earlier one
+--   tickets          number of tickets of the grant that are stored as held
+--   home             installation.id combined with the database's oid, at the
+--                    last write; a copy made by CREATE DATABASE differs in it
+--   role, owner      the identity that holds the lock; NULL if nobody does
 --   granted_at, granted_xid  when, and by which transaction, it was granted
---   expires_at       the latest expiry of its tickets, NULL if there are none
---   hold_expires_at  expiry of the named hold, NULL if there is none
---   first_ticket     one of the tickets of the grant, if it has any that is
---                    not on the grant's list (tickets.member_of)
+--   expires_at       the latest expiry of its tickets; NULL if there are none
+--   hold_expires_at  expiry of the named hold; NULL if there is none
+--   first_ticket     the ticket of the grant that is not on the grant's list
+--                    (tickets.member_of), if there is one
 CREATE TABLE leaselock.locks (
 	scope text COLLATE "C" NOT NULL,
 	name text COLLATE "C" NOT NULL,
@@ -92,28 +92,29 @@ CREATE TABLE leaselock.locks (
 	autovacuum_analyze_scale_factor = 0.5
 );
 COMMENT ON TABLE leaselock.locks IS
-	'internal: a row per lock; see the view lease_status';
+	'internal: one row per lock; see the view lease_status';
 
--- A row per ticket.  Most tickets are in one index only: they hold their lock
--- alone, nobody queued for them, and they were asked for without a request id.
--- The one unique key begins with the lock's key and is guarded by a heavyweight
--- lock on (lock, request id), so that no writer ever waits inside the index.
--- Neither the state nor a deadline is in any index.
---   state        by what is stored; the clock's part is computed on reading:
+-- One row per ticket.  Most tickets are in only one index: they hold their
+-- lock alone, nobody queued for it, and they have no request id.  The only
+-- unique key begins with the lock's key and is protected by a heavyweight lock
+-- on (lock, request id), so that no writer ever waits inside the index.
+-- Neither the state nor any deadline is indexed.
+--   state        as stored; what the clock changes is computed on reading:
 --                h held, w waiting, r released, e expired, t timed_out,
 --                c cancelled, d deadlock, b broken
---   claimed      false: promoted, and nobody has asked for it yet
---   lease_us     length of the lease, last asked for, in microseconds
---   request_id   the caller's, NULL if it gave none
---   place        in the queue, NULL if it is not there, or not any more
---   member_of    the fence of the grant on whose list it is; NULL: on none
---   fence        of the grant that it had a share in, NULL: none yet
---   alive_until  a polling waiter must be heard from before this; NULL while
---                a backend waits in lease_wait, which shows that it is alive
---                by its liveness lock
---   ended_at     when the ticket was ended, by what is stored
+--   claimed      false: promoted, and nobody has called for it yet
+--   lease_us     length of the lease last requested, in microseconds
+--   request_id   the caller's; NULL if it passed none
+--   place        in the queue; NULL if it is not, or no longer, there
+--   member_of    fence of the grant on whose list it is; NULL if on none
+--   fence        fence of the grant that it belongs or belonged to; NULL if it
+--                has never been held
+--   alive_until  when a polling waiter times out unless it is heard from; NULL
+--                while a backend waits in lease_wait, whose liveness lock shows
+--                that the ticket is alive
+--   ended_at     when the ticket ended, as stored
 --   waiter_pid   the backend that waits in lease_wait, to be woken
---   note         a text of the caller's for people; no rule looks at it
+--   note         the caller's text for people; no rule looks at it
 CREATE TABLE leaselock.tickets (
 	scope text COLLATE "C" NOT NULL,
 	name text COLLATE "C" NOT NULL,
@@ -141,7 +142,7 @@ CREATE TABLE leaselock.tickets (
 	autovacuum_analyze_scale_factor = 0.5
 );
 COMMENT ON TABLE leaselock.tickets IS
-	'internal: a row per ticket, live or ended; see the view lease_tickets';
+	'internal: one row per ticket, live or ended; see the view lease_tickets';
 CREATE INDEX tickets_ticket ON leaselock.tickets (ticket);
 CREATE UNIQUE INDEX tickets_request ON leaselock.tickets
 	(scope, name, request_id) WHERE request_id IS NOT NULL;
@@ -152,10 +153,10 @@ CREATE INDEX tickets_member ON leaselock.tickets (scope, name, member_of)
 CREATE INDEX tickets_waiter ON leaselock.tickets (owner, role)
 	WHERE place IS NOT NULL;
 
--- Which identity somebody found in his way when he queued for a lock: what a
--- search for cycles starts from.  Only a hint: whoever reads a row checks that
--- the identity holds the lock now.  No key, so that nobody waits in an index;
--- a duplicate does no harm.
+-- The holder that a waiter found when it queued for a lock, which is where the
+-- deadlock detection starts.  The rows are hints: whoever reads one checks
+-- that the identity still holds the lock.  There is no unique key, so that
+-- nobody waits in an index; duplicates do no harm.
 CREATE TABLE leaselock.blockers (
 	role oid NOT NULL,
 	owner text COLLATE "C" NOT NULL,
@@ -163,25 +164,25 @@ CREATE TABLE leaselock.blockers (
 	name text COLLATE "C" NOT NULL
 ) USING heap;
 COMMENT ON TABLE leaselock.blockers IS
-	'internal: who was in the way of waiters; hints for finding deadlocks';
+	'internal: holders that waiters found when they queued; hints for deadlock detection';
 CREATE INDEX blockers_owner ON leaselock.blockers (owner, role);
 
--- Has a row if a ticket may be in the queue of any lock: most databases have no
--- queue, and where none is on record no session looks for waiters.
---   since  when the first ticket was put into a queue
+-- Has a row if any lock may have a ticket in its queue.  Most databases have
+-- no queues; if none is recorded, no session looks for waiters.
+--   since  when the first ticket was queued
 CREATE TABLE leaselock.queues (
 	since timestamptz NOT NULL
 ) USING heap;
 COMMENT ON TABLE leaselock.queues IS
-	'internal: has a row if any lock may be waited for';
+	'internal: has a row if any lock may have waiters';
 
--- The floor of all future fences: none is given at or below it.  It has no
--- row until it is first raised, for a row that the script inserted would
--- collide with the one that a dump carries.  Should there be several, as after
--- a second restore, the greatest counts.
+-- The floor of all future fences: every new fence is greater.  There is no row
+-- until the floor is first raised, because a row inserted by this script would
+-- collide with the one in a dump.  If there are several rows, as after a
+-- second restore, the greatest applies.
 --   fence    the floor
---   reading  the reading of the fences' clock when it was raised: above a floor
---            that is ahead of the clock, fences go on from there with the time
+--   reading  the fences' clock when the floor was raised; above a floor that is
+--            ahead of the clock, fences advance from there with the clock
 CREATE TABLE leaselock.floor (
 	fence bigint NOT NULL,
 	reading bigint NOT NULL,
@@ -189,19 +190,20 @@ CREATE TABLE leaselock.floor (
 	CONSTRAINT floor_reading CHECK (reading BETWEEN 0 AND 2305843009213693952)
 ) USING heap;
 COMMENT ON TABLE leaselock.floor IS
-	'internal: no fence is handed out at or below it';
--- They have no key, and a publication FOR ALL TABLES would refuse to update or
--- delete their rows without a replica identity.
+	'internal: the floor; every new fence is greater';
+-- These tables have no primary key, and without a replica identity a
+-- publication FOR ALL TABLES would make updates and deletions of their rows
+-- fail.
 ALTER TABLE leaselock.tickets REPLICA IDENTITY FULL;
 ALTER TABLE leaselock.blockers REPLICA IDENTITY FULL;
 ALTER TABLE leaselock.queues REPLICA IDENTITY FULL;
 ALTER TABLE leaselock.floor REPLICA IDENTITY FULL;
 
--- Which role a scope is registered to.  A scope without a row is open to every
--- role.
---   role       the role's name at that time; it counts where the row came in a
---              dump, for oids are of no use there
---   role_oid   the role, whatever it is called now; it counts otherwise
+-- The role to which a scope is registered.  A scope without a row is open to
+-- every role.
+--   role       the role's name at the registration; used if the row came from a
+--              dump, because oids mean nothing here then
+--   role_oid   the role, whatever it is called now; used otherwise
 --   home       as in leaselock.locks, at the registration
 CREATE TABLE leaselock.scopes (
 	scope text COLLATE "C" NOT NULL,
@@ -213,21 +215,22 @@ CREATE TABLE leaselock.scopes (
 		scope !~ '[\x01-\x1f\x7f]|^ | $')
 ) USING heap;
 COMMENT ON TABLE leaselock.scopes IS
-	'internal: a row per registered scope; see the view lease_scopes';
+	'internal: one row per registered scope; see the view lease_scopes';
 
--- What became of leases, a row for each change as far as leaselock.events says
--- so; append only, and read by lease_events().  A row is known by its transaction
--- and its number in that, which is the order of readers as well: so sessions do
--- not have to agree on a next number, and no two can conflict in the key.  Old
--- rows are removed, so the key serves as the replica identity too.  Not dumped:
--- a transaction's number means nothing in another cluster.
+-- The history of leases: one row for each change that leaselock.events
+-- selects.  The table is append only; lease_events() reads it.  A row is
+-- identified by its transaction and its number within that transaction, and
+-- readers use the same order.  Sessions therefore need not agree on a next
+-- number, and their keys cannot conflict.  Old rows are removed, so the key
+-- serves as replica identity too.  The table is not dumped, because
+-- transaction ids mean nothing in another cluster.
 --   id           number within the transaction, from 1; a savepoint that was
 --                rolled back leaves a gap
 --   xid          the transaction
---   at           when it happened, by the lock's time; for what ran out, when
---                that was
---   recorded_at  when the row was written, from which it is kept
---   role, owner  whose lease it was; no owner: the operator
+--   at           when it happened, by the lock's time; for an expiry, when the
+--                lease ran out
+--   recorded_at  when the row was written; its retention time starts then
+--   role, owner  whose lease it was; without an owner, the operator
 --   kind         granted, promoted, released, expired, broken, scope_created,
 --                scope_dropped, pruned, bumped; queued, renewed, cancelled,
 --                timed_out, deadlock
@@ -251,12 +254,12 @@ CREATE TABLE leaselock.events (
 	autovacuum_vacuum_threshold = 1000
 );
 COMMENT ON TABLE leaselock.events IS
-	'internal: what became of leases; see lease_events()';
+	'internal: history of leases; see lease_events()';
 
--- Sessions remember the floor, the registered scopes and whether there are
--- queues.  What changes these tables by SQL, such as a restore, tells them; so
--- does logical replication, which fires triggers for each row only.  TRUNCATE,
--- which makes another file of the table, is told by the server.
+-- Sessions cache the floor, the registered scopes and whether there are
+-- queues.  These triggers announce changes of these tables by SQL, such as a
+-- restore, and by logical replication, which fires row-level triggers only.
+-- The server itself announces a TRUNCATE, which gives the table a new file.
 CREATE FUNCTION leaselock.internal_announce_rows()
 RETURNS trigger
 AS 'MODULE_PATHNAME', 'leaselock_internal_announce_rows'
@@ -273,9 +276,10 @@ ALTER TABLE leaselock.floor ENABLE ALWAYS TRIGGER announce;
 ALTER TABLE leaselock.scopes ENABLE ALWAYS TRIGGER announce;
 ALTER TABLE leaselock.queues ENABLE ALWAYS TRIGGER announce;
 
--- Dumps carry the registered scopes, the last fences and the floor, so that fences go on growing in
--- a restored database.  Leases do not survive a restore, so tickets are left
--- out, and the holders in the lock rows are void by their "home".
+-- A dump contains the registered scopes, the last fences and the floor, so
+-- that fences continue to grow in a restored database.  Leases do not survive
+-- a restore: tickets are not dumped, and "home" invalidates the holders in the
+-- rows of locks.
 SELECT pg_catalog.pg_extension_config_dump('leaselock.locks', '');
 SELECT pg_catalog.pg_extension_config_dump('leaselock.floor', '');
 SELECT pg_catalog.pg_extension_config_dump('leaselock.scopes', '');
@@ -284,7 +288,7 @@ SELECT pg_catalog.pg_extension_config_dump('leaselock.scopes', '');
 -- Tickets
 -- ----------------------------------------------------------------------
 
--- What every ticket call answers with: exactly one row.
+-- What every ticket call returns: exactly one row.
 CREATE TYPE leaselock.lease_ticket AS (
 	ticket uuid,
 	state text,
@@ -304,9 +308,9 @@ CREATE TYPE leaselock.lease_ticket AS (
 	note text
 );
 COMMENT ON TYPE leaselock.lease_ticket IS
-	'one acquisition of a lease lock, as every ticket call answers it';
+	'one acquisition of a lease lock; every ticket call returns one';
 COMMENT ON COLUMN leaselock.lease_ticket.ticket IS
-	'names the ticket; NULL if there is none';
+	'identifies the ticket; NULL if there is none';
 COMMENT ON COLUMN leaselock.lease_ticket.state IS
 	'held, waiting, contended, deadlock, released, expired, timed_out, cancelled, broken or gone';
 COMMENT ON COLUMN leaselock.lease_ticket.scope IS
@@ -316,11 +320,11 @@ COMMENT ON COLUMN leaselock.lease_ticket.name IS
 COMMENT ON COLUMN leaselock.lease_ticket.owner IS
 	'owner label of the ticket';
 COMMENT ON COLUMN leaselock.lease_ticket.fence IS
-	'fence of the grant that the ticket has, or had, a share in';
+	'fence of the grant that the ticket belongs or belonged to';
 COMMENT ON COLUMN leaselock.lease_ticket.depth IS
-	'held: live tickets of the grant, and 1 for a named hold';
+	'held: number of live tickets of the grant, plus 1 for a named hold';
 COMMENT ON COLUMN leaselock.lease_ticket."position" IS
-	'waiting: place in the queue, 1 is next; 100 stands for that or more';
+	'waiting: place in the queue; 1 is next, 100 means 100 or more';
 COMMENT ON COLUMN leaselock.lease_ticket.expires_at IS
 	'when the ticket''s lease runs out, or ran out';
 COMMENT ON COLUMN leaselock.lease_ticket.wait_until IS
@@ -328,42 +332,43 @@ COMMENT ON COLUMN leaselock.lease_ticket.wait_until IS
 COMMENT ON COLUMN leaselock.lease_ticket.remaining_ms IS
 	'milliseconds left of the lease or of the wait, by the server''s clock';
 COMMENT ON COLUMN leaselock.lease_ticket.next_call_ms IS
-	'milliseconds until the next call makes sense';
+	'suggested milliseconds until the next call';
 COMMENT ON COLUMN leaselock.lease_ticket.holder IS
 	'owner label of the holder, if that is another identity';
 COMMENT ON COLUMN leaselock.lease_ticket.holder_role IS
 	'role of the holder, if that is another identity';
 COMMENT ON COLUMN leaselock.lease_ticket.request_id IS
-	'request id that the caller gave';
+	'request id that the caller passed';
 COMMENT ON COLUMN leaselock.lease_ticket.note IS
-	'text for people that came with the ticket';
+	'note that was passed when the ticket was acquired';
 
 -- ----------------------------------------------------------------------
 -- Function: leaselock.lease_acquire(7)
 --
---	Acquires a lock and answers with a ticket for it.
+--	Acquires a lock, or a place in its queue, and returns a ticket.
 --
 -- Parameters:
 --	name        the lock's name, 1 to 255 bytes
---	owner       the caller's label; with the current role it is the identity
+--	owner       the caller's label; together with the current role, the
+--	            identity
 --	lease       how long the grant lasts unless renewed,
 --	            leaselock.min_lease to leaselock.max_lease (5 s to 300 s)
 --	wait        how long to wait for a turn, 0 to leaselock.max_wait (300 s)
 --	scope       the namespace of the name, 1 to 255 bytes
---	request_id  names this acquisition, so that a retry finds the ticket that
---	            the first call made; NULL: every call is a new acquisition
---	note        a text for people (host, job, link), up to 1000 bytes without
+--	request_id  identifies this acquisition, so that a retry finds the ticket of
+--	            the first call; NULL: every call is a new acquisition
+--	note        text for people (host, job, link), up to 1000 bytes without
 --	            control characters, kept with the ticket; NULL or empty: none
 --
 -- Returns:
 --	state held (with fence, expires_at, depth), waiting (with position),
---	contended or deadlock (both without a ticket); for a request id that is
---	known: the ticket in its present state.
+--	contended or deadlock (both without a ticket); for a known request id, the
+--	ticket in its present state.
 --
 -- Errors:
---	22023, 22004  an argument is out of its bounds, or NULL
---	42501         the scope is registered to a role that the caller is not a
---	              member of
+--	22023, 22004  an argument is out of bounds, or NULL
+--	42501         the caller is not a member of the role to which the scope is
+--	              registered
 --	LS002         the request id belongs to another identity
 --	53400         too many waiters for this lock (leaselock.max_waiters)
 --	25006         read-only transaction or standby
@@ -382,20 +387,20 @@ RETURNS leaselock.lease_ticket
 AS 'MODULE_PATHNAME', 'leaselock_lease_acquire'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leaselock.lease_acquire(text, text, interval, interval, text, uuid, text) IS
-	'acquire a lease lock; answers with a ticket';
+	'acquire a lease lock; returns a ticket';
 
 -- ----------------------------------------------------------------------
 -- Function: leaselock.lease_get(1)
 --
---	Answers with the present state of a ticket.  For a waiting ticket the call
---	is its sign of life, and takes its turn if that has come; for a promoted
---	one the first call starts the full lease.
+--	Returns the present state of a ticket.  For a waiting ticket, the call is a
+--	sign of life, and takes the ticket's turn if it has come.  For a promoted
+--	ticket, the first call starts the full lease.
 --
 -- Parameters:
 --	ticket  the ticket's uuid
 --
 -- Returns:
---	the ticket; state gone if there is none of that uuid.
+--	the ticket; state gone if there is no ticket with that uuid.
 --
 -- Errors:
 --	22004  NULL
@@ -415,20 +420,20 @@ COMMENT ON FUNCTION leaselock.lease_get(uuid) IS
 -- ----------------------------------------------------------------------
 -- Function: leaselock.lease_renew(2)
 --
---	Makes a held ticket last a full lease from now.
+--	Renews a held ticket for a full lease from now.
 --
 -- Parameters:
 --	ticket  the ticket's uuid
 --	lease   the new length, leaselock.min_lease to leaselock.max_lease;
---	        NULL: the length last asked for
+--	        NULL: the length last requested
 --
 -- Returns:
---	the ticket; unchanged and in its state if it is not held any more.
+--	the ticket; if it is no longer held, it is unchanged.
 --
 -- Errors:
---	22023, 22004  lease is out of its bounds, ticket is NULL
+--	22023, 22004  lease is out of bounds, ticket is NULL
 --	42501         the caller is not a member of the role that acquired the
---	              ticket, or of the one that the scope is registered to
+--	              ticket, or of the role to which the scope is registered
 --	25006         read-only transaction or standby
 --	55P03         busy for longer than leaselock.lock_timeout
 --
@@ -444,15 +449,15 @@ COMMENT ON FUNCTION leaselock.lease_renew(uuid, interval) IS
 -- ----------------------------------------------------------------------
 -- Function: leaselock.lease_release(1)
 --
---	Gives a ticket back, or cancels its wait.  The grant ends with its last
---	ticket, and the first waiter is promoted.
+--	Releases a ticket, or cancels its wait.  When the last ticket of a grant is
+--	released, the grant ends and the first waiter is promoted.
 --
 -- Parameters:
 --	ticket  the ticket's uuid
 --
 -- Returns:
 --	the ticket: released if it was held, cancelled if it waited; otherwise
---	unchanged, in its state.
+--	unchanged.
 --
 -- Errors:
 --	22004  NULL
@@ -467,23 +472,23 @@ RETURNS leaselock.lease_ticket
 AS 'MODULE_PATHNAME', 'leaselock_lease_release'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leaselock.lease_release(uuid) IS
-	'give a ticket back';
+	'release a ticket, or cancel its wait';
 
 -- ----------------------------------------------------------------------
 -- Function: leaselock.lease_release_all(2)
 --
---	Gives back every live ticket of the identity (current role, owner).
---	Named holds are not tickets and stay.
+--	Releases every live ticket of the identity (current role, owner).
+--	Named holds are not tickets, and stay.
 --
 -- Parameters:
 --	owner  the identity's label
---	scope  only locks of this scope; NULL: of every scope
+--	scope  only locks of this scope; NULL: locks of every scope
 --
 -- Returns:
---	how many tickets were ended.
+--	the number of tickets that were ended.
 --
 -- Errors:
---	22023, 22004  owner or scope breaks the text rules, owner is NULL
+--	22023, 22004  owner or scope violates the text rules, owner is NULL
 --	25006         read-only transaction or standby
 --	55P03         busy for longer than leaselock.lock_timeout
 --
@@ -494,31 +499,31 @@ RETURNS int
 AS 'MODULE_PATHNAME', 'leaselock_lease_release_all'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leaselock.lease_release_all(text, text) IS
-	'give back every live ticket of the current role and the given owner';
+	'release every live ticket of the current role and the given owner';
 
 -- ----------------------------------------------------------------------
 -- Procedure: leaselock.lease_wait(5)
 --
---	Waits for a ticket's turn: in a series of short transactions, without a
+--	Waits for a ticket's turn, in a series of short transactions, without a
 --	snapshot or a transaction id while it sleeps.  Several sessions may wait
---	for one ticket; each counts as its sign of life for as long as it waits.
+--	for the same ticket; each keeps it alive for as long as it waits.
 --
 -- Parameters:
 --	ticket      the ticket's uuid
---	timeout     how long to wait at the most, 0 or more; NULL: until the
---	            ticket's own wait is over
---	state       (out) the ticket's state: waiting if the timeout came first,
---	            and the ticket stays queued
+--	timeout     how long to wait at most, 0 or more; NULL: until the ticket's
+--	            own wait ends
+--	state       (out) the ticket's state; waiting if the timeout came first:
+--	            then the ticket stays queued
 --	fence       (out) if held: its fence
 --	expires_at  (out) if held: when the lease runs out
 --
 -- Errors:
---	22023, 22004  timeout is out of its bounds, ticket is NULL
+--	22023, 22004  timeout is out of bounds, ticket is NULL
 --	42501         the caller is not a member of the role that acquired the
 --	              ticket
 --	25006         read-only transaction or standby
---	2D000         it cannot commit here: transaction block, function,
---	              exception block, pipeline
+--	2D000         the procedure cannot commit here: in a transaction block,
+--	              function, exception block or pipeline
 --
 -- Tables: reads and writes leaselock.locks, leaselock.tickets
 -- ----------------------------------------------------------------------
@@ -536,9 +541,9 @@ COMMENT ON PROCEDURE leaselock.lease_wait(uuid, interval, text, bigint, timestam
 -- ----------------------------------------------------------------------
 -- Procedure: leaselock.lease_acquire_wait(11)
 --
---	lease_acquire and lease_wait in one: acquires the lock, and waits for its
---	turn if need be.  If the wait is ended by a cancel, a time-out or the
---	loss of the client, the ticket is cancelled.
+--	lease_acquire and lease_wait in one call: acquires the lock, and waits for
+--	its turn if necessary.  If a cancellation, a statement time-out or the loss
+--	of the client ends the wait, the ticket is cancelled.
 --
 -- Parameters:
 --	name to request_id, note  as for lease_acquire
@@ -567,18 +572,18 @@ COMMENT ON PROCEDURE leaselock.lease_acquire_wait(text, text, interval, interval
 	'acquire a lease lock, waiting for a turn';
 
 -- ----------------------------------------------------------------------
--- Named locks: a yes or no, and no ticket
+-- Named locks: a yes or no, without a ticket
 -- ----------------------------------------------------------------------
 
 -- ----------------------------------------------------------------------
 -- Function: leaselock.try_lock(4)
 --
---	Takes the named hold of a lock, or says at once that it cannot.
---	Taking it again does not refresh the lease and adds no depth.
+--	Takes the named hold of a lock, or returns NULL at once.  Taking it again
+--	neither refreshes the lease nor adds depth.
 --
 -- Parameters:
 --	name   the lock's name, 1 to 255 bytes
---	owner  the caller's label; with the current role it is the identity
+--	owner  the caller's label; together with the current role, the identity
 --	ttl    how long the hold lasts unless renewed: more than 0, at most
 --	       leaselock.max_ttl (36500 days)
 --	scope  the namespace of the name, 1 to 255 bytes
@@ -587,9 +592,9 @@ COMMENT ON PROCEDURE leaselock.lease_acquire_wait(text, text, interval, interval
 --	the fence; NULL if another identity holds the lock or waits for it.
 --
 -- Errors:
---	22023, 22004  an argument is out of its bounds, or NULL
---	42501         the scope is registered to a role that the caller is not a
---	              member of
+--	22023, 22004  an argument is out of bounds, or NULL
+--	42501         the caller is not a member of the role to which the scope is
+--	              registered
 --	25006         read-only transaction or standby
 --
 -- Tables: reads and writes leaselock.locks
@@ -600,24 +605,24 @@ RETURNS bigint
 AS 'MODULE_PATHNAME', 'leaselock_try_lock'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leaselock.try_lock(text, text, interval, text) IS
-	'take a named lock; its fence, or NULL if it is taken';
+	'take a named lock; returns its fence, or NULL if somebody else holds it or waits for it';
 
 -- ----------------------------------------------------------------------
 -- Function: leaselock.renew_lock(4)
 --
---	Makes the named hold last a full ttl from now, also after a lapse, as
---	long as nobody took over.
+--	Renews the named hold for a full ttl from now.  This works even after a
+--	lapse, as long as nobody has taken over or waits.
 --
 -- Parameters: as for try_lock
 --
 -- Returns:
---	true if the hold was there to renew, false once it is lost: somebody took
+--	true if the hold was renewed; false if it is lost, because somebody took
 --	over, or it lapsed and somebody waits.
 --
 -- Errors:
---	22023, 22004  an argument is out of its bounds, or NULL
---	42501         the scope is registered to a role that the caller is not a
---	              member of
+--	22023, 22004  an argument is out of bounds, or NULL
+--	42501         the caller is not a member of the role to which the scope is
+--	              registered
 --	25006         read-only transaction or standby
 --	55P03         busy for longer than leaselock.lock_timeout
 --
@@ -629,21 +634,22 @@ RETURNS boolean
 AS 'MODULE_PATHNAME', 'leaselock_renew_lock'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leaselock.renew_lock(text, text, interval, text) IS
-	'renew a named lock; false once it is lost';
+	'renew your own named lock; returns false once it is lost';
 
 -- ----------------------------------------------------------------------
 -- Function: leaselock.release_lock(3)
 --
---	Ends the identity's own named hold, also a lapsed one, as long as nobody
---	took over.  Tickets of the same grant live on.
+--	Ends the identity's own named hold, even a lapsed one, as long as nobody
+--	has taken over.  Tickets of the same grant stay.
 --
 -- Parameters: as for try_lock
 --
 -- Returns:
---	true if there was a hold to end, false if none or another identity's.
+--	true if a hold was ended; false if there was none, or only another
+--	identity's.
 --
 -- Errors:
---	22023, 22004  an argument is out of its bounds, or NULL
+--	22023, 22004  an argument is out of bounds, or NULL
 --	25006         read-only transaction or standby
 --	55P03         busy for longer than leaselock.lock_timeout
 --
@@ -655,7 +661,7 @@ RETURNS boolean
 AS 'MODULE_PATHNAME', 'leaselock_release_lock'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leaselock.release_lock(text, text, text) IS
-	'end a named lock of one''s own';
+	'release your own named lock';
 
 -- ----------------------------------------------------------------------
 -- Fences
@@ -664,22 +670,22 @@ COMMENT ON FUNCTION leaselock.release_lock(text, text, text) IS
 -- ----------------------------------------------------------------------
 -- Function: leaselock.fence_check(4)
 --
---	Tells whether a fence is the lock's present grant.  A true answer is
---	verified once more when the transaction commits: the commit fails with
---	LS001 if the grant was superseded, released, broken or pruned meanwhile.
+--	Checks whether a fence belongs to the lock's present grant.  If so, it is
+--	verified again when the transaction commits: the commit fails with LS001 if
+--	the grant was superseded, released, broken or pruned meanwhile.
 --
 -- Parameters:
 --	name          the lock's name
---	fence         the fence that the grant gave
+--	fence         the fence of the grant
 --	scope         the namespace of the name
 --	allow_lapsed  true: a lease that has run out passes as long as nobody
---	              was granted the lock since
+--	              has been granted the lock since
 --
 -- Returns:
 --	true if the fence may write, false if it is stale.
 --
 -- Errors:
---	22023, 22004  an argument breaks the text rules, or is NULL
+--	22023, 22004  an argument violates the text rules, or is NULL
 --	42501         the caller has access neither to the scope nor to the role
 --	              that holds the grant
 --	40001         REPEATABLE READ, SERIALIZABLE: the grant is younger than
@@ -695,12 +701,12 @@ RETURNS boolean
 AS 'MODULE_PATHNAME', 'leaselock_fence_check'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leaselock.fence_check(text, bigint, text, boolean) IS
-	'whether a fence is the present grant; verified again at commit';
+	'check whether a fence belongs to the present grant; verified again at commit';
 
 -- ----------------------------------------------------------------------
 -- Function: leaselock.fence_assert(4)
 --
---	fence_check that raises LS001 where fence_check is false.
+--	Like fence_check, but raises LS001 if fence_check would return false.
 --
 -- Parameters, errors, tables: as for fence_check, and
 --	LS001  the fence is stale; the detail says why
@@ -711,24 +717,24 @@ RETURNS void
 AS 'MODULE_PATHNAME', 'leaselock_fence_assert'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leaselock.fence_assert(text, bigint, text, boolean) IS
-	'raise LS001 unless a fence is the present grant; verified again at commit';
+	'raise LS001 unless a fence belongs to the present grant; verified again at commit';
 
 -- ----------------------------------------------------------------------
 -- Trigger function: leaselock.fence_guard()
 --
---	Refuses writes of a stale holder.  What it lets pass is verified once more
---	when the transaction commits, as with fence_check.
+--	Refuses writes of a stale holder.  Fences that pass are verified again when
+--	the transaction commits, as with fence_check.
 --
 -- Trigger arguments, in one of three forms:
 --	'column', 'fence_column', 'lock name' [, 'scope']
---		BEFORE INSERT OR UPDATE, FOR EACH ROW: the new row carries the fence,
---		in a column of type bigint
+--		BEFORE INSERT OR UPDATE, FOR EACH ROW: the new row must contain a
+--		current fence, in a column of type bigint
 --	'columns', 'fence_column', 'name_column' [, 'scope_column']
---		the same, and the new row names its lock, in columns of type text
+--		likewise, and the new row names its lock, in columns of type text
 --	'transaction', 'lock name' [, 'scope']
 --		BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE, FOR EACH STATEMENT: the
---		transaction has a passing fence_check or fence_assert for that lock
---	The scope is 'public' unless given.
+--		transaction must have passed fence_check or fence_assert for that lock
+--	The default scope is 'public'.
 --
 -- Errors:
 --	LS001         the fence is stale, also at COMMIT
@@ -750,8 +756,8 @@ COMMENT ON FUNCTION leaselock.fence_guard() IS
 -- ----------------------------------------------------------------------
 -- Trigger function: leaselock.fence_monotonic()
 --
---	A high-water mark for the tokens of any lock service: an update may not
---	lower the token of a row.  Knows nothing of leases.
+--	A high-water mark for the tokens of any lock service: an update must not
+--	lower the token of a row.  It has nothing to do with leases.
 --
 -- Trigger arguments:
 --	'fence_column'  BEFORE UPDATE, FOR EACH ROW; of type bigint
@@ -771,16 +777,16 @@ COMMENT ON FUNCTION leaselock.fence_monotonic() IS
 	'trigger: refuse updates that lower a fence';
 
 -- ----------------------------------------------------------------------
--- Status.  Served by functions on the latest committed state: a view over
--- the tables would show two versions of a row in REPEATABLE READ.
+-- Status.  The views use functions that read the latest committed state: a view
+-- over the tables could show two versions of a row in REPEATABLE READ.
 -- ----------------------------------------------------------------------
 
 -- ----------------------------------------------------------------------
 -- Function: leaselock.lease_peek(2)
 --
---	The row of leaselock.lease_status for one lock.  Changes nothing; works
---	on a standby and in a read-only transaction.  Costs the same in a long
---	queue: "waiters" stops at 100, which stands for that or more.
+--	Returns the row of leaselock.lease_status for one lock.  Changes nothing;
+--	works on a standby and in a read-only transaction.  Its cost does not depend
+--	on the length of the queue: "waiters" stops at 100, which means 100 or more.
 --
 -- Parameters:
 --	name   the lock's name
@@ -790,7 +796,7 @@ COMMENT ON FUNCTION leaselock.fence_monotonic() IS
 --	one row, or none if nobody holds the lock or waits for it.
 --
 -- Errors:
---	22023, 22004  an argument breaks the text rules, or is NULL
+--	22023, 22004  an argument violates the text rules, or is NULL
 --
 -- Tables: reads leaselock.locks, leaselock.tickets
 -- ----------------------------------------------------------------------
@@ -815,7 +821,7 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
 COMMENT ON FUNCTION leaselock.lease_peek(text, text) IS
 	'status of one lock';
 
--- Serves the view below; the view is the interface.
+-- Used by the view below, which is the interface.
 CREATE FUNCTION leaselock.internal_status_rows(
 	OUT scope text,
 	OUT name text,
@@ -840,7 +846,7 @@ CREATE VIEW leaselock.lease_status AS
 		remaining_ms, lapsed, waiters, note
 	FROM leaselock.internal_status_rows();
 COMMENT ON VIEW leaselock.lease_status IS
-	'a row per lock that is held or waited for';
+	'one row per lock that is held or waited for';
 COMMENT ON COLUMN leaselock.lease_status.scope IS
 	'namespace of the lock''s name';
 COMMENT ON COLUMN leaselock.lease_status.name IS
@@ -850,23 +856,23 @@ COMMENT ON COLUMN leaselock.lease_status.owner IS
 COMMENT ON COLUMN leaselock.lease_status.role IS
 	'role of the holder; with the owner label it is the identity';
 COMMENT ON COLUMN leaselock.lease_status.fence IS
-	'fence of the present grant; what lease_break takes';
+	'fence of the present grant; pass it to lease_break';
 COMMENT ON COLUMN leaselock.lease_status.depth IS
-	'live tickets of the grant, and 1 for a named hold';
+	'number of live tickets of the grant, plus 1 for a named hold';
 COMMENT ON COLUMN leaselock.lease_status.granted_at IS
 	'when the grant began';
 COMMENT ON COLUMN leaselock.lease_status.expires_at IS
 	'when the last lease of the grant runs out, unless renewed';
 COMMENT ON COLUMN leaselock.lease_status.remaining_ms IS
-	'milliseconds until then, by the server''s clock; 0 once it is past';
+	'milliseconds until expires_at, by the server''s clock; 0 once that has passed';
 COMMENT ON COLUMN leaselock.lease_status.lapsed IS
-	'the lease has run out, and nobody has taken the lock over yet';
+	'whether the lease has run out and nobody has taken the lock over';
 COMMENT ON COLUMN leaselock.lease_status.waiters IS
-	'live tickets that wait for the lock';
+	'number of live tickets that wait for the lock';
 COMMENT ON COLUMN leaselock.lease_status.note IS
 	'note of the newest ticket of the grant that has one';
 
--- Serves the view below; the view is the interface.
+-- Used by the view below, which is the interface.
 CREATE FUNCTION leaselock.internal_ticket_rows(
 	OUT scope text,
 	OUT name text,
@@ -892,7 +898,7 @@ CREATE VIEW leaselock.lease_tickets AS
 		requested_at, expires_at, wait_until, remaining_ms, note
 	FROM leaselock.internal_ticket_rows();
 COMMENT ON VIEW leaselock.lease_tickets IS
-	'a row per live ticket, held or waiting';
+	'one row per live ticket, held or waiting';
 COMMENT ON COLUMN leaselock.lease_tickets.scope IS
 	'namespace of the lock''s name';
 COMMENT ON COLUMN leaselock.lease_tickets.name IS
@@ -902,15 +908,15 @@ COMMENT ON COLUMN leaselock.lease_tickets.owner IS
 COMMENT ON COLUMN leaselock.lease_tickets.role IS
 	'role that acquired the ticket; with the owner label it is the identity';
 COMMENT ON COLUMN leaselock.lease_tickets.ticket IS
-	'the ticket''s uuid; what lease_get, lease_renew and lease_release take';
+	'the ticket''s uuid; pass it to lease_get, lease_renew or lease_release';
 COMMENT ON COLUMN leaselock.lease_tickets.state IS
 	'held or waiting';
 COMMENT ON COLUMN leaselock.lease_tickets."position" IS
-	'waiting: exact place in the queue, 1 is next';
+	'waiting: exact place in the queue; 1 is next';
 COMMENT ON COLUMN leaselock.lease_tickets.depth IS
-	'held: live tickets of the grant, and 1 for a named hold';
+	'held: number of live tickets of the grant, plus 1 for a named hold';
 COMMENT ON COLUMN leaselock.lease_tickets.requested_at IS
-	'when the ticket was asked for';
+	'when the ticket was requested';
 COMMENT ON COLUMN leaselock.lease_tickets.expires_at IS
 	'held: when its lease runs out, unless renewed';
 COMMENT ON COLUMN leaselock.lease_tickets.wait_until IS
@@ -918,9 +924,9 @@ COMMENT ON COLUMN leaselock.lease_tickets.wait_until IS
 COMMENT ON COLUMN leaselock.lease_tickets.remaining_ms IS
 	'milliseconds left of the lease or of the wait, by the server''s clock';
 COMMENT ON COLUMN leaselock.lease_tickets.note IS
-	'text for people that came with the ticket';
+	'note that was passed when the ticket was acquired';
 
--- Serves the view below; the view is the interface.
+-- Used by the view below, which is the interface.
 CREATE FUNCTION leaselock.internal_scope_rows(
 	OUT scope text,
 	OUT role name,
@@ -931,18 +937,18 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leaselock.internal_scope_rows() IS
 	'internal: serves the view leaselock.lease_scopes';
 
--- Shows what the caller may use, and everything to who may register scopes.
+-- Shows the scopes that the caller may use, or all if it may register scopes.
 CREATE VIEW leaselock.lease_scopes AS
 	SELECT scope, role, role_exists
 	FROM leaselock.internal_scope_rows();
 COMMENT ON VIEW leaselock.lease_scopes IS
-	'a row per registered scope that the caller may use or register';
+	'one row per registered scope that the caller may use or register';
 COMMENT ON COLUMN leaselock.lease_scopes.scope IS
-	'the registered scope, exactly that text';
+	'the registered scope; matched as exact text';
 COMMENT ON COLUMN leaselock.lease_scopes.role IS
-	'the role whose members may use it';
+	'the role whose members may use the scope';
 COMMENT ON COLUMN leaselock.lease_scopes.role_exists IS
-	'false: the role is gone, and only superusers may use the scope';
+	'false if the role has been dropped; then only superusers may use the scope';
 
 -- ----------------------------------------------------------------------
 -- Events
@@ -951,33 +957,33 @@ COMMENT ON COLUMN leaselock.lease_scopes.role_exists IS
 -- ----------------------------------------------------------------------
 -- Function: leaselock.lease_events(3)
 --
---	What became of leases, as far as leaselock.events has it recorded, behind a
---	cursor: the xid and id of the last event that the caller has read.  Nothing
---	is ever added before what was answered, so who goes on from there misses
---	nothing and sees nothing twice.  Therefore only events are shown before
---	whose transactions no other was under way; a transaction that stays open
---	anywhere in the cluster holds back what began after it.  Changes nothing;
---	works on a standby and in a read-only transaction, and is not in the way of
---	any other.
+--	Returns the recorded events of leases after a cursor: the xid and id of the
+--	last event that the caller has read.  Nothing is ever added before an event
+--	that was returned, so a caller that continues from there misses nothing and
+--	sees nothing twice.  To that end, an event is shown only when no earlier
+--	transaction is still running; a transaction that stays open anywhere in
+--	the cluster holds back the events of those that began after it.  Changes
+--	nothing; works on a standby and in a read-only transaction, and does not
+--	get in the way of other transactions.
 --
 -- Parameters:
---	after_xid  begin behind this transaction; NULL: with the first event on record
---	after_id   begin behind this event of that transaction; NULL: behind all of it
---	max_rows   the most rows to answer with, 1 or more
+--	after_xid  start after this transaction; NULL: with the oldest event
+--	after_id   start after this event of that transaction; NULL: after all of it
+--	max_rows   the maximum number of rows to return, 1 or more
 --
 -- Returns:
---	a row per event, in the order of (xid, id):
+--	one row per event, in the order of (xid, id):
 --	id         number within the transaction
 --	xid        the transaction
 --	at         when it happened; expired: when the lease ran out
 --	kind       what happened, see leaselock.events above
 --	scope, name, owner, role, fence, ticket
---	           whose lease; a named hold has no ticket.  Of what operators do:
---	           the scope if there is one, the operator's role, and in bumped the
---	           new floor as the fence
+--	           whose lease; a named hold has no ticket.  For operators' actions:
+--	           the scope if there is one, the operator's role, and for bumped
+--	           the new floor as the fence
 --	note       the note of the lease, if it has one
---	Events of scopes that the caller may not use are left out, those without a
---	scope too, unless it is a member of pg_monitor.
+--	Unless the caller is a member of pg_monitor, events of scopes that it may
+--	not use, and events without a scope, are left out.
 --
 -- Errors:
 --	22023  after_id without after_xid, or max_rows below 1
@@ -1004,25 +1010,25 @@ RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'leaselock_lease_events'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leaselock.lease_events(xid8, bigint, int) IS
-	'what became of leases, behind a cursor';
+	'history of leases after a cursor';
 
 -- ----------------------------------------------------------------------
--- Administration.  For the owner of the database, who may grant it on.
+-- Administration.  For the owner of the database, who may grant it to others.
 -- ----------------------------------------------------------------------
 
 -- ----------------------------------------------------------------------
 -- Function: leaselock.lease_scope_create(2)
 --
---	Registers a scope, exactly that text, to a role: from now on only members
---	of the role may acquire, renew and check in it.  Grants of others are
---	broken, their waits cancelled.  A registered scope moves to the new role.
+--	Registers a scope, as an exact text, to a role: from now on only members of
+--	the role may acquire, renew and check in it.  Grants of others are broken,
+--	and their waits are cancelled.  A registered scope moves to the new role.
 --
 -- Parameters:
 --	scope  the scope, 1 to 255 bytes
 --	role   an existing role
 --
 -- Errors:
---	22023, 22004  scope breaks the text rules, an argument is NULL
+--	22023, 22004  scope violates the text rules, an argument is NULL
 --	42704         there is no such role
 --	25006         read-only transaction or standby
 --	55P03         a lock of the scope was busy for longer than
@@ -1049,7 +1055,7 @@ COMMENT ON FUNCTION leaselock.lease_scope_create(text, name) IS
 --	false if it was not registered.
 --
 -- Errors:
---	22023, 22004  scope breaks the text rules, or is NULL
+--	22023, 22004  scope violates the text rules, or is NULL
 --	25006         read-only transaction or standby
 --	55P03         busy for longer than leaselock.lock_timeout
 --
@@ -1065,7 +1071,7 @@ COMMENT ON FUNCTION leaselock.lease_scope_drop(text) IS
 -- ----------------------------------------------------------------------
 -- Function: leaselock.lease_break(3)
 --
---	Ends a grant, lapsed or not, if it is still the present one.  The first
+--	Ends a grant, lapsed or not, if it is still the present grant.  The first
 --	waiter is promoted.
 --
 -- Parameters:
@@ -1074,10 +1080,11 @@ COMMENT ON FUNCTION leaselock.lease_scope_drop(text) IS
 --	scope  the namespace of the name
 --
 -- Returns:
---	true if the grant was ended, false if that fence is not the present grant.
+--	true if the grant was ended; false if the fence does not belong to the
+--	present grant.
 --
 -- Errors:
---	22023, 22004  an argument breaks the text rules, or is NULL
+--	22023, 22004  an argument violates the text rules, or is NULL
 --	25006         read-only transaction or standby
 --	55P03         busy for longer than leaselock.lock_timeout
 --
@@ -1089,27 +1096,28 @@ RETURNS boolean
 AS 'MODULE_PATHNAME', 'leaselock_lease_break'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leaselock.lease_break(text, bigint, text) IS
-	'end a grant of somebody else';
+	'end the grant with a given fence';
 
 -- ----------------------------------------------------------------------
 -- Function: leaselock.lease_prune(2)
 --
---	Removes ended tickets, idle locks and old events.  Use does that
---	incrementally; this does it at once.  What is busy is left alone, and fences
---	do not go back.  Called outside a transaction block it does not wait for the
---	disk.
+--	Removes ended tickets, idle locks and old events.  Normal use does that
+--	incrementally; this function does it at once.  Rows that are in use are
+--	skipped, and fences do not go back.  Outside a transaction block, the call
+--	does not wait for the disk.
 --
 -- Parameters:
---	older_than  how long a ticket must have been ended, a lock idle, or an event
---	            on record; a ticket is kept for leaselock.ticket_retention at
---	            least, an event for leaselock.event_retention
---	max_rows    the most rows to remove, 1 or more
+--	older_than  how long ago a ticket must have ended, a lock must last have
+--	            been used, or an event must have been recorded; tickets are kept
+--	            for at least leaselock.ticket_retention, and events for at least
+--	            leaselock.event_retention
+--	max_rows    the maximum number of rows to remove, 1 or more
 --
 -- Returns:
---	how many rows were removed.
+--	the number of rows removed.
 --
 -- Errors:
---	22023, 22004  an argument is out of its bounds, or NULL
+--	22023, 22004  an argument is out of bounds, or NULL
 --	25006         read-only transaction or standby
 --
 -- Tables: writes leaselock.locks, leaselock.tickets, leaselock.blockers,
@@ -1121,14 +1129,14 @@ RETURNS bigint
 AS 'MODULE_PATHNAME', 'leaselock_lease_prune'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leaselock.lease_prune(interval, int) IS
-	'remove ended tickets and idle locks';
+	'remove ended tickets, idle locks and old events';
 
 -- ----------------------------------------------------------------------
 -- Function: leaselock.fence_bump()
 --
 --	Raises the floor of all future fences by a year's worth, above every fence
---	on record.  For what the server cannot see: a restored disk snapshot,
---	pg_resetwal, a clock that was set back by years.
+--	on record.  Needed after events that the server cannot detect: a restored
+--	disk snapshot, pg_resetwal, or a clock that was set back by years.
 --
 -- Returns:
 --	the new floor; every later fence is greater.
@@ -1147,20 +1155,22 @@ COMMENT ON FUNCTION leaselock.fence_bump() IS
 	'raise the floor of all future fences';
 
 -- ----------------------------------------------------------------------
--- Owner and privileges.  Granted here and nowhere else in the script, because
--- what is granted before the block below would be taken away by it.
+-- Owner and privileges.  All privileges are granted here, because the block
+-- below would revoke anything granted before it.
 -- ----------------------------------------------------------------------
 
--- Everything belongs to the first superuser (10), whoever installs the
--- extension, and privileges that default privileges gave are taken away again.
--- PUBLIC keeps what it has on functions and types: nobody has less than that
--- by default, unless somebody wanted it so.
+-- Everything belongs to the bootstrap superuser (oid 10), whoever installs the
+-- extension, and privileges that came from default privileges are revoked.
+-- PUBLIC keeps its privileges on functions and types: by default nobody has
+-- fewer, unless somebody wanted that.
 --
--- A role that owned an object now, or was named in its privileges, would be
--- remembered in pg_init_privs, before 17 also after it was dropped; a dump then
--- names it by its oid and cannot be restored.
+-- If another role owned an object at this point, or appeared in its
+-- privileges, it would be recorded in pg_init_privs, before version 17 even
+-- after it was dropped.  A dump would then refer to the role by its oid, and
+-- could not be restored.
 --
--- Operators are found in pg_catalog: the control file makes that the path.
+-- Operators need no schema, because the control file makes pg_catalog the
+-- search path.
 DO LANGUAGE plpgsql $$
 DECLARE
 	kind text;
@@ -1209,9 +1219,9 @@ GRANT USAGE ON SCHEMA leaselock TO PUBLIC;
 GRANT SELECT ON leaselock.lease_status, leaselock.lease_tickets,
 	leaselock.lease_scopes TO PUBLIC;
 
--- For pg_dump, and for the restore of what it carries, by an owner of the
--- database who is no superuser.  Whoever that is is a member of
--- pg_database_owner, a role that every cluster has.
+-- For pg_dump, and for restoring its output, by an owner of the database who is
+-- not a superuser.  Every owner is a member of pg_database_owner, a role that
+-- every cluster has.
 GRANT SELECT, INSERT ON leaselock.locks, leaselock.floor, leaselock.scopes
 	TO pg_database_owner WITH GRANT OPTION;
 

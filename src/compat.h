@@ -66,16 +66,18 @@ BeginTidRangeScanCompat(Relation rel, Snapshot snapshot, ItemPointer first,
 #endif
 }
 
-/* What the indexes of a table need to be told of a row that was written. */
+/* Which indexes need an entry for a row that was written. */
 typedef enum RowIndexes
 {
-	ROW_IS_NEW,					/* all: there is a row more */
-	ROW_IS_MOVED,				/* all: there is a version more */
-	ROW_IS_SUMMARIZED,			/* only those that summarize pages */
+	ROW_IS_NEW,					/* all: the row is new */
+	ROW_IS_MOVED,				/* all: the new version is not heap-only */
+	ROW_IS_SUMMARIZED,			/* only summarizing indexes */
 	ROW_IS_HOT					/* none */
 } RowIndexes;
 
-/* 16 added the last argument, and indexes that a HOT update has to tell. */
+/*
+ * 16 added the last argument, and HOT updates that change summarizing indexes.
+ */
 static inline RowIndexes
 HeapUpdateCompat(Relation rel, ItemPointer tid, HeapTuple tuple)
 {
@@ -91,7 +93,7 @@ HeapUpdateCompat(Relation rel, ItemPointer tid, HeapTuple tuple)
 	return HeapTupleIsHeapOnly(tuple) ? ROW_IS_HOT : ROW_IS_MOVED;
 }
 
-/* The same. */
+/* 16 added summarizing indexes. */
 static inline bool
 IndexIsSummarizingCompat(const IndexInfo *info)
 {
@@ -103,7 +105,7 @@ IndexIsSummarizingCompat(const IndexInfo *info)
 #endif
 }
 
-/* 17 added a call that ends what inserts have begun. */
+/* 17 added a call that cleans up after inserts into an index. */
 static inline void
 IndexInsertCleanupCompat(Relation index, IndexInfo *info)
 {
@@ -115,7 +117,9 @@ IndexInsertCleanupCompat(Relation index, IndexInfo *info)
 #endif
 }
 
-/* Deletes a row unless that has to wait for somebody.  19 has one flag less. */
+/*
+ * Deletes a row unless the deletion would have to wait.  19 removed one flag.
+ */
 static inline bool
 TryHeapDeleteCompat(Relation rel, ItemPointer tid)
 {
@@ -132,8 +136,8 @@ TryHeapDeleteCompat(Relation rel, ItemPointer tid)
 }
 
 /*
- * Tries for a lock that somebody else may have; a full lock table is no error,
- * either.  18 added the last argument.
+ * Tries to acquire a lock.  Returns false if it is not available or if the
+ * lock table is full, without raising an error.  18 added the last argument.
  */
 static inline bool
 TryLockQuietlyCompat(const LOCKTAG *tag, LOCKMODE mode)
@@ -163,12 +167,14 @@ PrunePageCompat(Relation rel, Buffer buffer)
 }
 
 /*
- * The server's, from libpq/libpq.h.  That header needs those of GSSAPI if the
- * server was built with it, which nothing else here does.
+ * Declared in libpq/libpq.h.  We do not include that header, because it needs
+ * the headers of GSSAPI if the server was built with it.
  */
 extern bool pq_check_connection(void);
 
-/* 17 added a limit to the length of a transaction, in ms, 0: none. */
+/*
+ * 17 added a limit to the duration of a transaction, in ms; 0 means no limit.
+ */
 static inline int
 TransactionTimeoutCompat(void)
 {
@@ -179,7 +185,7 @@ TransactionTimeoutCompat(void)
 #endif
 }
 
-/* 17 added names for the wait events of extensions. */
+/* 17 added named wait events for extensions. */
 static inline uint32
 LeaseWaitEventCompat(void)
 {

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * leaselock.c
- *	  The module: its magic, its settings, its callbacks.
+ *	  Module entry point: magic block, settings and callbacks.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -65,7 +65,7 @@ define_logging(const char *name, const char *description, bool *variable)
 							 false, PGC_SUSET, 0, NULL, NULL, NULL);
 }
 
-/* What is kept of changes, and what the server's log says of them. */
+/* Settings that control events and the lines in the server log. */
 static void
 define_records(void)
 {
@@ -75,7 +75,7 @@ define_records(void)
 							 EVENTS_OFF, events_settings, PGC_SUSET,
 							 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("leaselock.event_retention",
-							"Sets how long an event is kept at least.",
+							"Sets the minimum time for which an event is kept.",
 							NULL, &leaselock_event_retention,
 							7 * SECS_PER_DAY, 0, INT_MAX, PGC_SUSET,
 							GUC_UNIT_S, NULL, NULL, NULL);
@@ -94,45 +94,45 @@ void
 _PG_init(void)
 {
 	define_time("leaselock.min_lease",
-				"Sets the shortest lease that a ticket may ask for.",
+				"Sets the shortest lease that a ticket can request.",
 				&leaselock_min_lease, 5 * SECONDS, 1);
 	define_time("leaselock.max_lease",
-				"Sets the longest lease that a ticket may ask for.",
+				"Sets the longest lease that a ticket can request.",
 				&leaselock_max_lease, 300 * SECONDS, 1);
 	define_time("leaselock.max_wait",
-				"Sets the longest time that a ticket may wait for its turn.",
+				"Sets the longest time that a ticket can wait for its turn.",
 				&leaselock_max_wait, 300 * SECONDS, 0);
 	define_time("leaselock.lock_timeout",
-				"Sets how long a call or a commit may wait for another transaction that changes the same lock.",
+				"Sets the longest time that a call or a commit waits for another transaction that is changing the same lock.",
 				&leaselock_lock_timeout, 2 * SECONDS, 1);
 	define_time("leaselock.waiter_timeout",
-				"Sets how long a waiter that polls may be silent.",
+				"Sets how long a polling waiter can go without a call before its ticket times out.",
 				&leaselock_waiter_timeout, 20 * SECONDS, 1);
 	DefineCustomIntVariable("leaselock.ticket_retention",
-							"Sets how long an ended ticket can be asked for at least.",
+							"Sets the minimum time for which an ended ticket is kept.",
 							NULL, &leaselock_ticket_retention,
 							3600, 0, INT_MAX, PGC_SUSET,
 							GUC_UNIT_S, NULL, NULL, NULL);
 	DefineCustomIntVariable("leaselock.max_waiters",
-							"Sets how many tickets may wait for one lock.",
+							"Sets the maximum number of tickets that can wait for one lock.",
 							NULL, &leaselock_max_waiters,
 							10000, 0, INT_MAX, PGC_SUSET,
 							0, NULL, NULL, NULL);
 	DefineCustomRealVariable("leaselock.max_ttl",
-							 "Sets the longest time that a named lock may be taken for.",
+							 "Sets the longest time for which a named lock can be taken.",
 							 NULL, &leaselock_max_ttl,
 							 MAX_TTL_DAYS * SECS_PER_DAY, 0.001,
 							 MAX_TTL_DAYS * SECS_PER_DAY, PGC_SUSET,
 							 GUC_UNIT_S, NULL, NULL, NULL);
 	DefineCustomRealVariable("leaselock.clock_offset",
-							 "Shifts the clock that leases are judged by.",
-							 "For tests, so that they need not sleep.",
+							 "Shifts the clock by which leases are judged.",
+							 "For use in tests, so that they do not have to sleep.",
 							 &leaselock_clock_offset,
 							 0.0, -MAX_OFFSET_MS, MAX_OFFSET_MS, PGC_SUSET,
 							 GUC_UNIT_MS | GUC_NOT_IN_SAMPLE, NULL, NULL, NULL);
 	DefineCustomBoolVariable("leaselock.async_release",
-							 "Lets a release return before it is on disk.",
-							 "If a crash loses it, the lease runs out instead.",
+							 "Lets a release return before it has been flushed to disk.",
+							 "If a crash loses the release, the lease runs out instead.",
 							 &leaselock_async_release,
 							 true, PGC_USERSET,
 							 0, NULL, NULL, NULL);

@@ -1,17 +1,17 @@
 /*-------------------------------------------------------------------------
  *
  * leaselock.h
- *	  The module: its names, its SQLSTATEs and its settings.
+ *	  Names, SQLSTATEs and settings of the module.
  *
- * Folders are layers, and each file knows only those below it:
+ * Each folder is a layer, and a file may use only the layers below its own:
  *
- *	api		what SQL calls
+ *	api		the functions that SQL calls
  *	core	the rules (decide.c), the protocol that carries them out
- *			(protocol.c), and what these two need to know
- *	store	tables, rows, tags, the clock; knows no rules
+ *			(protocol.c), and the files that these two need
+ *	store	tables, rows, lock tags and the clock; knows no rules
  *
- * Within core and store as well no two files need each other.  "make
- * check-layers" sees to that.
+ * Within core and within store there are no cyclic dependencies either.  "make
+ * check-layers" verifies this.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -23,28 +23,28 @@
 #define LEASELOCK_EXTENSION	"leaselock"
 #define LEASELOCK_SCHEMA	"leaselock"
 
-/* The longest scope, name or owner. */
+/* Maximum length of a scope, name or owner. */
 #define MAX_TEXT_BYTES		255
 
 /*
- * The longest note.  With the longest names a ticket's row still fits where no
- * part of it is moved out of the table, as a larger one's would be.
+ * Maximum length of a note.  A ticket's row with a note and names of maximum
+ * length still fits into the table without being toasted.
  */
 #define MAX_NOTE_BYTES		1000
 
 /*
- * Own SQLSTATEs.  The class begins with a letter that the SQL standard leaves
- * to implementations, so that no client takes them for an error to retry.
+ * Our own SQLSTATEs.  The SQL standard reserves classes that begin with this
+ * letter for implementations, and no client takes one for an error to retry.
  */
 #define ERRCODE_STALE_FENCE			MAKE_SQLSTATE('L', 'S', '0', '0', '1')
 #define ERRCODE_FOREIGN_REQUEST		MAKE_SQLSTATE('L', 'S', '0', '0', '2')
 #define ERRCODE_FENCE_NOT_CHECKED	MAKE_SQLSTATE('L', 'S', '0', '0', '3')
 
-/* Which changes of leases become events. */
+/* Which changes of leases are recorded as events. */
 typedef enum EventsSetting
 {
 	EVENTS_OFF,
-	EVENTS_GRANTS,				/* of grants, and what operators do */
+	EVENTS_GRANTS,				/* changes of grants, and operators' actions */
 	EVENTS_ALL
 } EventsSetting;
 

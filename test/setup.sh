@@ -76,18 +76,20 @@ install_packages() {
 	return 0
 }
 
-# What only the tests of completion, poolers, drivers, pg_cron and the exporter need,
-# where the languages and the server that they go with are at hand.  On a machine that
-# is not CI's nothing is installed for them, and they are skipped, as they are
-# wherever something cannot be had; they say so.
+# What only the tests of completion, pages, poolers, drivers, pg_cron, PL/Proxy, failover
+# and the exporter need, where the languages and the server that they go with are at
+# hand.  On a machine that is not CI's nothing is installed for them, and they are
+# skipped, as they are wherever something cannot be had; they say so.
 install_clients() {
 	local package major wanted= list=
 	[ "${CI:-}" = true ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return 0
 	[[ " ${SUITES:-tap} " == *" tap "* ]] || return 0
 	major=$("${PG_CONFIG:-pg_config}" --version | sed 's/^[^0-9]*\([0-9]*\).*/\1/')
-	for package in bash-completion pgbouncer python3-psycopg python3-psycopg2 libpostgresql-jdbc-java prometheus-sql-exporter "postgresql-$major-cron"; do
+	for package in bash-completion jq pgbouncer python3-psycopg python3-psycopg2 python3-sqlalchemy python3-django \
+		libpostgresql-jdbc-java prometheus-sql-exporter pg-auto-failover-cli \
+		"postgresql-$major-auto-failover" "postgresql-$major-cron" "postgresql-$major-plproxy"; do
 		[[ $package != *-java ]] || command -v javac >/dev/null || continue
-		[[ $package != *-cron ]] || is_installed "${package%-cron}" || continue
+		[[ $package != postgresql-* && $package != pg-auto-* ]] || is_installed "postgresql-$major" || continue
 		is_installed "$package" || wanted="$wanted $package"
 	done
 	if [ "$wanted" ]; then
@@ -231,5 +233,5 @@ build_one() {
 		make -s with_llvm=no CC="$clang" PG_CFLAGS="$flags -Wno-unknown-warning-option -Wno-ignored-optimization-argument" all &&
 			make -s with_llvm=no clean || return
 	fi
-	make -s $llvm PG_CFLAGS="$flags" all && make -s $llvm install
+	make -s $llvm PG_CFLAGS="$flags" all && PATH="$("$PG_CONFIG" --bindir):$PATH" make -s $llvm install
 }

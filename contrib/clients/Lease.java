@@ -1,18 +1,18 @@
 import java.sql.*;
 import java.util.concurrent.*;
 import javax.sql.DataSource;
-/** Work under a lease of leaselock, over JDBC; it is renewed meanwhile, for which a pool needs a connection to spare.
- *  try (Lease lease = new Lease(source, "nightly", "host-a", "public", 60, 30)) {  // seconds; NotHeld: it is another's
+/** Work under a lease of leaselock, over JDBC; it is renewed in the background, so a pool needs a spare connection.
+ *  try (Lease lease = new Lease(source, "nightly", "host-a", "public", 60, 30)) {  // seconds; NotHeld: somebody else has it
  *      lease.lost.thenRun(worker::interrupt);
  *      lease.transaction(db -> db.createStatement().executeUpdate("INSERT INTO report ..."));
  *  }                                                // LS001, from COMMIT, too: stop, never retry
- *  Once it is lost, or was not renewed in time, "lost" has the reason; check(), transaction(), close() throw NotHeld. */
+ *  Once it is lost or was not renewed in time, "lost" has the reason, and check(), transaction(), close() throw NotHeld. */
 public final class Lease implements AutoCloseable {
     public interface Work<T> { T run(Connection db) throws SQLException; }
     private interface Undo extends AutoCloseable { void close() throws SQLException; }
-    /** The lock is not to be had, or not any more; the message is the state, or says why. */
+    /** The lock was not acquired, or is no longer held; the message is the state or the reason. */
     public static final class NotHeld extends RuntimeException { NotHeld(String state) { super(state); } }
-    private static final int AGAIN = 500, PATIENCE = 3000;  // ms: from a failed connection to the next; how long at least
+    private static final int AGAIN = 500, PATIENCE = 3000;  // ms: pause after a failed connection; minimum time to retry
     public final CompletableFuture<String> lost = new CompletableFuture<>();
     private final DataSource source;
     private final String name, scope;
@@ -27,7 +27,7 @@ public final class Lease implements AutoCloseable {
         Object[] request = { name, owner, lease + " s", wait + " s", scope, java.util.UUID.randomUUID() };
         long giveUp = System.nanoTime() + Math.max(wait * 1000L, PATIENCE) * 1_000_000;
         String state;
-        do {  // after a failed connection, too: the request id finds what the call may have got
+        do {  // even after a failure: the request id finds a ticket that the call may have made
             Thread.sleep(pause);
             state = call("acquire(?, ?, ?::interval, ?::interval, ?, ?)", request);
         } while (state.equals("waiting") || state.equals("unreachable") && System.nanoTime() - giveUp < 0);
@@ -47,17 +47,17 @@ public final class Lease implements AutoCloseable {
             db.setAutoCommit(false);
             query(db, "SELECT leaselock.fence_assert(?, ?, ?)", name, fence, scope);
             T result = work.run(db);
-            query(db, "SELECT");  // after an error COMMIT would roll back without a word
+            query(db, "SELECT");  // fails after an error, where COMMIT would silently roll back
             db.commit();
             return result;
         } catch (SQLException error) {
-            if ("LS001".equals(error.getSQLState())) later(0, () -> look("renew", false));  // for whoever else works
+            if ("LS001".equals(error.getSQLState())) later(0, () -> look("renew", false));  // to inform other workers
             throw error;
         }
     }
 
     @Override public void close() {
-        over = true;  // if the release gets no answer, the lease runs out
+        over = true;  // if the release fails, the lease runs out
         later(0, () -> look("release", false)).completeOnTimeout(null, PATIENCE, TimeUnit.MILLISECONDS).join();
         check();
     }
@@ -71,7 +71,7 @@ public final class Lease implements AutoCloseable {
         return CompletableFuture.runAsync(task, CompletableFuture.delayedExecutor(ms, TimeUnit.MILLISECONDS, daemon));
     }
     private String call(String function, Object... values) {
-        long sent = System.nanoTime();  // the lease is counted from before the call
+        long sent = System.nanoTime();  // the lease is timed from before the call
         pause = AGAIN; failure = null;
         try (Connection db = source.getConnection()) {
             db.setAutoCommit(true);

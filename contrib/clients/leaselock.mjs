@@ -1,21 +1,21 @@
 // Work under a lease of leaselock, over node-postgres.
 //
 //   await withLease(pool, 'nightly', async ({ fence, signal, transaction }) => {
-//     await transaction(async client => {              // shows the fence first
+//     await transaction(async client => {              // checks the fence first
 //       await client.query('INSERT INTO report ...');  // LS001, from COMMIT, too: stop, never retry
 //     });
 //     await fetch(url, { signal });
 //   }, { wait: 30 });
 //
-// The lease is renewed meanwhile, for which the pool needs a connection to spare.  If it is lost, or
+// The lease is renewed in the background, so the pool needs a spare connection.  If it is lost or
 // cannot be renewed in time, the signal is aborted at once, transaction() refuses, and withLease()
-// rejects, even if the work goes on to its end.
+// rejects, even if the work continues to its end.
 import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-const AGAIN = 500, PATIENCE = 3000;  // ms: from a failed connection to the next, and how long at least
+const AGAIN = 500, PATIENCE = 3000;  // ms: pause after a failed connection, and minimum time to retry
 const ignore = () => {};
-// The lock is not to be had, or not any more: "state" is the ticket's, or says why.
+// The lock was not acquired, or is no longer held: "state" is the ticket's state or the reason.
 const notHeld = (lock, state) => Object.assign(new Error(`lock "${lock}": ${state}`), { name: 'NotHeld', state });
 
 export async function withLease(pool, name, work, { owner = randomUUID(), lease = 60, wait = 0, scope = 'public' } = {}) {
@@ -24,7 +24,7 @@ export async function withLease(pool, name, work, { owner = randomUUID(), lease 
   const lose = state => lost.abort(notHeld(name, state));
 
   const call = async (text, values, seconds) => {
-    const sent = performance.now();  // the lease is counted from before the call
+    const sent = performance.now();  // the lease is timed from before the call
     const query = { text: `SELECT * FROM leaselock.lease_${text}`, values, query_timeout: seconds * 1000 };
     const answer = (await pool.query(query)).rows[0];
     ticket = answer.ticket;
@@ -41,7 +41,7 @@ export async function withLease(pool, name, work, { owner = randomUUID(), lease 
     for (;;) {
       const { state, pause } = await call('acquire($1, $2, $3, $4, $5, $6)', values, wait + lease).catch(error => {
         if (error.severity === 'ERROR' || performance.now() > giveUp) throw error;
-        return { state: 'waiting', pause: AGAIN };  // the request id finds what the call may have got
+        return { state: 'waiting', pause: AGAIN };  // the request id finds a ticket that the call may have made
       });
       if (state === 'held') return schedule(pause);
       if (state !== 'waiting') throw notHeld(name, state);
@@ -65,7 +65,7 @@ export async function withLease(pool, name, work, { owner = randomUUID(), lease 
     if (performance.now() >= deadline) lose('not renewed in time');
     signal.throwIfAborted();
     const client = await pool.connect();
-    client.on('error', ignore);  // the query that meets it fails
+    client.on('error', ignore);  // the query that encounters it fails
     let failure;
     try {
       await client.query('BEGIN');
@@ -74,7 +74,7 @@ export async function withLease(pool, name, work, { owner = randomUUID(), lease 
       if ((await client.query('COMMIT')).command !== 'COMMIT') throw new Error('a statement had failed: rolled back');
       return answer;
     } catch (error) {
-      if (error.code === 'LS001') schedule(0);  // so that the signal says so, if it is this lease
+      if (error.code === 'LS001') schedule(0);  // so that the signal is aborted, if it is this lease
       await client.query('ROLLBACK').catch(error => { failure = error; });
       throw error;
     } finally {
@@ -83,7 +83,7 @@ export async function withLease(pool, name, work, { owner = randomUUID(), lease 
     }
   };
 
-  if (!pool.listenerCount('error')) pool.on('error', ignore);  // else an idle connection that breaks ends the process
+  if (!pool.listenerCount('error')) pool.on('error', ignore);  // otherwise a broken idle connection ends the process
   try {
     await acquire();
     result = await work({ ticket, fence, signal, transaction });

@@ -1,8 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * admin.c
- *	  The SQL functions for operators.  Who may call them is a matter of
- *	  EXECUTE, which the install script takes from PUBLIC.
+ *	  The SQL functions for operators.  Permission to call them is EXECUTE,
+ *	  which the install script revokes from PUBLIC.  The install script
+ *	  describes what they do and raise.
  *
  * Copyright (c) 2026, leaselock contributors
  *

@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * arguments.c
- *	  The rules that every argument obeys: NULL, text, interval.
+ *	  Validation of arguments: NULL, texts, intervals.
  *
- * Every function here raises 22004 for a NULL and 22023 for a value out of
- * its bounds; the message names the argument, the value and the bounds.
- * Nothing is read or written before all arguments of a call have passed.
+ * Every function here raises 22004 for a NULL and 22023 for a value that is
+ * out of bounds; the message contains the argument, the value and the bounds.
+ * A call validates all its arguments before it reads or writes anything.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -28,12 +28,13 @@
 
 #define MAX_TIMEOUT_US	(INT64CONST(36500) * USECS_PER_DAY)
 
-/* How much of a refused value an error shows. */
+/* How many bytes of a refused value an error message shows. */
 #define SHOWN_BYTES		64
 
 /*
- * To be called first by what may write.  Raises 25006 on a standby and in a
- * read-only transaction, 25000 in a parallel worker, before anything is locked.
+ * Must be called first by every function that may write.  Raises 25006 on a
+ * standby and in a read-only transaction, and 25000 in a parallel worker,
+ * before anything is locked.
  */
 void
 require_writable(const char *function)
@@ -54,7 +55,7 @@ require_not_null(FunctionCallInfo fcinfo, int argno, const char *argname)
 }
 
 /*
- * The beginning of a value, fit for an error message: whole characters,
+ * The beginning of a value for an error message: whole characters, with
  * control characters replaced.
  */
 char *
@@ -74,7 +75,7 @@ shown_value(const char *value)
 	return result;
 }
 
-/* What a text has to be like. */
+/* The constraints on a text. */
 typedef struct TextRules
 {
 	int			min_bytes;
@@ -84,12 +85,12 @@ typedef struct TextRules
 
 static const TextRules label_rules = {
 	1, MAX_TEXT_BYTES,
-	"Pass 1 to " CppAsString2(MAX_TEXT_BYTES) " bytes without control characters, not beginning or ending with a blank."
+	"Pass 1 to " CppAsString2(MAX_TEXT_BYTES) " bytes, without control characters and without leading or trailing spaces."
 };
 
 static const TextRules note_rules = {
 	0, MAX_NOTE_BYTES,
-	"Pass up to " CppAsString2(MAX_NOTE_BYTES) " bytes without control characters."
+	"Pass up to " CppAsString2(MAX_NOTE_BYTES) " bytes, without control characters."
 };
 
 static void
@@ -103,7 +104,7 @@ reject_text(const char *argname, const TextRules *rules, const char *problem,
 			 errhint("%s", rules->hint)));
 }
 
-/* Checks the length and the characters; returns the length. */
+/* Checks the length and the characters of a text; returns its length. */
 static int
 check_bytes(const char *value, const char *argname, const TextRules *rules)
 {
@@ -111,11 +112,11 @@ check_bytes(const char *value, const char *argname, const TextRules *rules)
 
 	if (len < rules->min_bytes)
 		reject_text(argname, rules, "must not be empty",
-					psprintf("It has 0 bytes, and must have %d to %d.",
+					psprintf("The value has 0 bytes, but must have %d to %d.",
 							 rules->min_bytes, rules->max_bytes));
 	if (len > rules->max_bytes)
 		reject_text(argname, rules, "is too long",
-					psprintf("\"%s\" has %d bytes, and must have %d to %d.",
+					psprintf("\"%s\" has %d bytes, but must have %d to %d.",
 							 shown_value(value), len, rules->min_bytes,
 							 rules->max_bytes));
 	for (int i = 0; i < len; i++)
@@ -130,7 +131,7 @@ check_bytes(const char *value, const char *argname, const TextRules *rules)
 	return len;
 }
 
-/* Text rules of scope, name and owner. */
+/* Checks a scope, name or owner.  Raises 22023. */
 void
 check_text(const char *value, const char *argname)
 {
@@ -143,7 +144,7 @@ check_text(const char *value, const char *argname)
 							 shown_value(value)));
 }
 
-/* A text that obeys the rules, as a C string. */
+/* A scope, name or owner as a C string. */
 char *
 argument_text(FunctionCallInfo fcinfo, int argno, const char *argname)
 {
@@ -155,7 +156,7 @@ argument_text(FunctionCallInfo fcinfo, int argno, const char *argname)
 	return value;
 }
 
-/* A text for people, NULL if there is none: it is empty or not given. */
+/* A note; NULL if it is NULL or empty. */
 char *
 argument_note(FunctionCallInfo fcinfo, int argno, const char *argname)
 {
@@ -167,7 +168,7 @@ argument_note(FunctionCallInfo fcinfo, int argno, const char *argname)
 	return check_bytes(value, argname, &note_rules) > 0 ? value : NULL;
 }
 
-/* The next three: any value of the type but NULL. */
+/* The next two accept any value of the type except NULL. */
 pg_uuid_t *
 argument_uuid(FunctionCallInfo fcinfo, int argno, const char *argname)
 {
@@ -182,7 +183,7 @@ argument_bigint(FunctionCallInfo fcinfo, int argno, const char *argname)
 	return PG_GETARG_INT64(argno);
 }
 
-/* A number of things, at least one. */
+/* A count; at least 1. */
 int
 argument_count(FunctionCallInfo fcinfo, int argno, const char *argname)
 {
@@ -194,11 +195,11 @@ argument_count(FunctionCallInfo fcinfo, int argno, const char *argname)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("argument \"%s\" is out of range: %d", argname, count),
-				 errdetail("It must be 1 or more.")));
+				 errdetail("The value must be 1 or more.")));
 	return count;
 }
 
-/* The name of a role; the caller checks that it exists. */
+/* The name of a role; the caller must check that the role exists. */
 char *
 argument_name(FunctionCallInfo fcinfo, int argno, const char *argname)
 {
@@ -213,7 +214,7 @@ argument_boolean(FunctionCallInfo fcinfo, int argno, const char *argname)
 	return PG_GETARG_BOOL(argno);
 }
 
-/* A length of time in the largest unit that says it exactly. */
+/* Formats a length of time in the largest unit that represents it exactly. */
 static char *
 format_length(int64 us)
 {
@@ -233,16 +234,18 @@ show_interval(const Interval *interval)
 											   IntervalPGetDatum(interval)));
 }
 
-/* From when to when a length of time may be, and what to do about others. */
+/* The bounds of a length of time, and hints for values outside them. */
 typedef struct LengthRules
 {
 	int64		min_us;
 	int64		max_us;
-	const char *min_hint;		/* for those below; NULL: none */
-	const char *max_hint;		/* for those above */
+	const char *min_hint;		/* below the minimum; NULL: none */
+	const char *max_hint;		/* above the maximum; NULL: none */
 } LengthRules;
 
-/* "us" is what the interval comes to, unless that is not known. */
+/*
+ * "us" is the interval's length, unless it is unknown because of an overflow.
+ */
 static void
 reject_length(const char *argname, const Interval *interval, bool is_known,
 			  int64 us, const LengthRules *rules)
@@ -254,18 +257,18 @@ reject_length(const char *argname, const Interval *interval, bool is_known,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("argument \"%s\" is out of range: \"%s\"",
 					argname, show_interval(interval)),
-			 errdetail("It %s%smust be from %s to %s.",
+			 errdetail("The value %s%smust be from %s to %s.",
 					   is_known ? psprintf("is %s", format_length(us)) : "",
-					   is_known ? ", and " : "",
+					   is_known ? ", but " : "",
 					   format_length(rules->min_us),
 					   format_length(rules->max_us)),
 			 hint ? errhint("%s", hint) : 0));
 }
 
 /*
- * An exact length of time in microseconds.  A day is 24 hours whatever the time
- * zone does, which is why the interval is never added to a timestamp by the
- * server's own operator.
+ * An exact length of time in microseconds.  A day is 24 hours, whatever the
+ * time zone does.  For this reason we never add the interval to a timestamp
+ * with the server's own operator.
  */
 static int64
 argument_length(FunctionCallInfo fcinfo, int argno, const char *argname,
@@ -284,7 +287,7 @@ argument_length(FunctionCallInfo fcinfo, int argno, const char *argname,
 				 errmsg("argument \"%s\" is not an exact length of time: \"%s\"",
 						argname, show_interval(interval)),
 				 errdetail("Months, years and infinities have no fixed length."),
-				 errhint("Pass %s to %s, in days or smaller units.",
+				 errhint("Pass a length from %s to %s, in days or smaller units.",
 						 format_length(rules->min_us),
 						 format_length(rules->max_us))));
 
@@ -295,7 +298,7 @@ argument_length(FunctionCallInfo fcinfo, int argno, const char *argname,
 	return us;
 }
 
-/* The lengths that a ticket may ask for, in microseconds. */
+/* The lease and the wait of a ticket, in microseconds. */
 int64
 argument_lease(FunctionCallInfo fcinfo, int argno, const char *argname)
 {
@@ -303,7 +306,7 @@ argument_lease(FunctionCallInfo fcinfo, int argno, const char *argname)
 		leaselock_min_lease * INT64CONST(1000),
 		leaselock_max_lease * INT64CONST(1000),
 		"The lower bound is the setting leaselock.min_lease.",
-		"The upper bound is the setting leaselock.max_lease. To hold a lock for longer, renew its lease, or use try_lock()."
+		"The upper bound is the setting leaselock.max_lease. To hold a lock longer, renew its lease or use try_lock()."
 	};
 
 	return argument_length(fcinfo, argno, argname, &rules);
@@ -314,13 +317,13 @@ argument_wait(FunctionCallInfo fcinfo, int argno, const char *argname)
 {
 	LengthRules rules = {
 		0, leaselock_max_wait * INT64CONST(1000), NULL,
-		"The upper bound is the setting leaselock.max_wait. To wait for longer, acquire again when the wait has run out."
+		"The upper bound is the setting leaselock.max_wait. To wait longer, acquire again when the wait has run out."
 	};
 
 	return argument_length(fcinfo, argno, argname, &rules);
 }
 
-/* Any exact length of time that is not negative. */
+/* Any exact length of time that is not negative, in microseconds. */
 int64
 argument_timeout(FunctionCallInfo fcinfo, int argno, const char *argname)
 {
@@ -329,7 +332,7 @@ argument_timeout(FunctionCallInfo fcinfo, int argno, const char *argname)
 	return argument_length(fcinfo, argno, argname, &rules);
 }
 
-/* The lengths that a named hold may ask for, in microseconds. */
+/* The lease of a named hold, in microseconds. */
 int64
 argument_ttl(FunctionCallInfo fcinfo, int argno, const char *argname)
 {

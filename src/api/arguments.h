@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * arguments.h
- *	  The rules that every call and every argument obeys.
+ *	  Validation of calls and of their arguments.
  *
  * Copyright (c) 2026, leaselock contributors
  *

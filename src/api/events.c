@@ -3,10 +3,11 @@
  * events.c
  *	  The SQL function lease_events.
  *
- * Events are read as of one moment, and only those of transactions before which
- * none was under way at that moment: so nothing is ever added before what was
- * answered.  As with the views, no lease lock is taken, and nothing is left that
- * another transaction could conflict with.
+ * Events are read with a single snapshot, and only those of transactions that
+ * precede all transactions that were running when the snapshot was taken.
+ * Therefore nothing is ever added before an event that was returned.  As in
+ * the views, no lease lock is taken, and nothing remains that another
+ * transaction could conflict with.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -55,12 +56,13 @@ static const Oid event_types[EVENT_COLUMNS] = {
 	NAMEOID, INT8OID, UUIDOID, TEXTOID
 };
 
-/* What is known of the caller's access while events are read. */
+/* The caller's access to events, cached during a call. */
 typedef struct Sight
 {
 	bool		sees_all;
 	bool		has_last;
-	char		last_scope[MAX_TEXT_BYTES + 1]; /* the last that was judged */
+	char		last_scope[MAX_TEXT_BYTES + 1]; /* the last scope that was
+												 * checked */
 	bool		sees_last;
 } Sight;
 
@@ -73,7 +75,10 @@ caller_sight(void)
 	return sight;
 }
 
-/* What has no scope concerns all, and so is for those who see all. */
+/*
+ * Events without a scope concern everybody, so only callers who may see
+ * everything see them.
+ */
 static bool
 sees_event(Sight *sight, const EventRow *event)
 {
@@ -115,7 +120,7 @@ put_event(ReturnSetInfo *result, const EventRow *event)
 	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 }
 
-/* Puts up to so many events that the caller may see. */
+/* Adds up to max_rows events that the caller may see. */
 static void
 put_events(ReturnSetInfo *result, EventScan *scan, int max_rows)
 {
@@ -155,10 +160,10 @@ argument_cursor(FunctionCallInfo fcinfo)
 	if (cursor.has_id && !cursor.has_xid)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("argument \"after_id\" must not be given without \"after_xid\""),
-				 errdetail("\"after_id\" is " INT64_FORMAT ", and an event is known by its transaction and its number in that.",
+				 errmsg("argument \"after_id\" requires argument \"after_xid\""),
+				 errdetail("\"after_id\" is " INT64_FORMAT ", but an id identifies an event only within its transaction.",
 						   cursor.id),
-				 errhint("Pass xid and id of the last event that you have read.")));
+				 errhint("Pass both the xid and the id of the last event that you have read.")));
 	return cursor;
 }
 

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * fences.c
- *	  The SQL functions fence_check and fence_assert.
+ *	  The SQL functions fence_check and fence_assert.  The install script
+ *	  describes what they do and raise.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -18,7 +19,7 @@
 PG_FUNCTION_INFO_V1(leaselock_fence_check);
 PG_FUNCTION_INFO_V1(leaselock_fence_assert);
 
-/* Reads (name, fence, scope, allow_lapsed) of the two functions below. */
+/* Reads the arguments (name, fence, scope, allow_lapsed) of both functions. */
 static LockKey
 fence_arguments(FunctionCallInfo fcinfo, int64 *fence, bool *allow_lapsed)
 {

@@ -1,12 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * named.c
- *	  The SQL functions *_lock: named holds, for callers that want a yes or
- *	  no and no ticket.
+ *	  The SQL functions *_lock: named holds, for callers that want a yes or no
+ *	  and no ticket.
  *
- * A named hold is a share of the lock's grant like a ticket, but it lives in
- * the lock's row, and a lapse does not end it: it is there to renew or release
- * until somebody else is granted the lock, or waits for it.
+ * Like a ticket, a named hold is a share of the lock's grant.  But it is
+ * stored in the lock's row, and a lapse does not end it: it can be renewed or
+ * released until somebody else is granted the lock or waits for it.  The
+ * install script describes what the functions do and raise.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -22,7 +23,7 @@ PG_FUNCTION_INFO_V1(leaselock_try_lock);
 PG_FUNCTION_INFO_V1(leaselock_renew_lock);
 PG_FUNCTION_INFO_V1(leaselock_release_lock);
 
-/* Reads (name, owner [, ttl], scope). */
+/* Reads the arguments (name, owner [, ttl], scope). */
 static LeaseEvent
 hold_event(FunctionCallInfo fcinfo, EventKind kind, bool has_ttl)
 {
@@ -65,7 +66,7 @@ leaselock_renew_lock(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(outcome.yes);
 }
 
-/* One's own hold may be released without access to the scope. */
+/* Releasing your own hold does not require access to the scope. */
 Datum
 leaselock_release_lock(PG_FUNCTION_ARGS)
 {

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * result.c
- *	  What calls answer with: rows of the expected columns.
+ *	  The results of SQL functions: rows with the expected columns.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -19,9 +19,10 @@
 #include "store/table.h"
 
 /*
- * The row type of a function that answers with a named one.  The server gives
- * each version of a type an identifier; one that was checked need not be
- * checked again.  Raises 55000.
+ * The row type of a function that returns a named composite type.  The server
+ * assigns an identifier to each version of a type; *checked remembers the last
+ * identifier that passed the check, so that it need not be checked again.
+ * Raises 55000.
  */
 TupleDesc
 named_row_type(FunctionCallInfo fcinfo, const char *function,
@@ -42,9 +43,9 @@ named_row_type(FunctionCallInfo fcinfo, const char *function,
 }
 
 /*
- * The row type of a function's result, after making sure that it has the
- * columns that are going to be formed.  Raises 55000; and 42883 where the
- * function was dropped between the analysis of the statement and its run.
+ * The row type of a function's result, after verifying that it has the columns
+ * that we are going to return.  Raises 55000; and 42883 if the function was
+ * dropped between the analysis of the statement and its execution.
  */
 TupleDesc
 result_row_type(FunctionCallInfo fcinfo, const char *function,
@@ -64,7 +65,7 @@ result_row_type(FunctionCallInfo fcinfo, const char *function,
 }
 
 /*
- * Begins a function that only reads, and answers with rows of these columns.
+ * Starts a set-returning function that only reads, and verifies its columns.
  * Raises 55000.
  */
 ReturnSetInfo *
@@ -87,8 +88,8 @@ text_or_null(const char *value)
 }
 
 /*
- * A role's name, as a value of type name.  The role of a grant may have been
- * dropped since; then its oid stands for it.
+ * A role's name as a value of type name.  If the role has been dropped since,
+ * its oid is shown instead.
  */
 Datum
 role_name_datum(Oid role)

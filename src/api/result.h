@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * result.h
- *	  What calls answer with: rows of the expected columns.
+ *	  The results of SQL functions: rows with the expected columns.
  *
  * Copyright (c) 2026, leaselock contributors
  *

@@ -1,11 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * status.c
- *	  What serves lease_status, lease_tickets, lease_scopes and lease_peek.
+ *	  The functions behind lease_status, lease_tickets, lease_scopes and
+ *	  lease_peek.
  *
- * Reads the latest committed state, changes nothing, takes no lease lock.
- * What is live is found from the locks that have a holder and from the queues;
- * what has ended is not read.
+ * They read the latest committed state, change nothing and take no lease
+ * locks.  What is live is found through the locks that have a holder and
+ * through the queues; what has ended is not read.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -101,21 +102,24 @@ static const Oid ticket_types[TICKET_COLUMNS] = {
 };
 
 /* ----------------------------------------------------------------------
- * Walking what is live
+ * Walking through live locks
  * ----------------------------------------------------------------------
  */
 
-/* Puts the rows of one lock; it may have no holder, and is queued for then. */
+/*
+ * Adds the rows of one lock to the result.  The lock may have no holder; then it has a
+ * queue.
+ */
 typedef void (*PutLock) (ReturnSetInfo *result, const LockRow *lock,
 						 bool is_queued);
 
-/* What a walk through the live locks keeps. */
+/* State of a walk through the live locks. */
 typedef struct LiveWalk
 {
 	ReturnSetInfo *result;
 	PutLock		put;
-	HTAB	   *queued;			/* the hashes of queued locks that are held */
-	MemoryContext context;		/* of one lock at a time */
+	HTAB	   *queued;			/* hashes of the held locks with a queue */
+	MemoryContext context;		/* reset for each lock */
 } LiveWalk;
 
 static HTAB *
@@ -130,7 +134,10 @@ create_hash_set(void)
 					   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 }
 
-/* Puts a lock that is queued for, or notes that it is if somebody holds it. */
+/*
+ * Adds a lock that has a queue but no holder.  If it has a holder, only
+ * records that it has a queue.
+ */
 static void
 put_queued_lock(LiveWalk *walk, const LockKey *key)
 {
@@ -143,7 +150,7 @@ put_queued_lock(LiveWalk *walk, const LockKey *key)
 		walk->put(walk->result, &lock, true);
 }
 
-/* Puts the locks that nobody holds and somebody waits for. */
+/* Adds the locks without a holder that somebody waits for. */
 static void
 put_free_locks(LiveWalk *walk)
 {
@@ -169,7 +176,9 @@ put_free_locks(LiveWalk *walk)
 	store_close_tickets(scan);
 }
 
-/* Puts the locks that have a holder.  Queued ones are known by now. */
+/*
+ * Adds the locks that have a holder.  Those with a queue are known by now.
+ */
 static void
 put_held_locks(LiveWalk *walk)
 {
@@ -189,8 +198,8 @@ put_held_locks(LiveWalk *walk)
 }
 
 /*
- * Puts every lock once, as of one moment: at two a lock might be free with
- * waiters at first, and held then.
+ * Adds every live lock once, as of one moment.  Otherwise a lock might be
+ * seen first without a holder and then with one.
  */
 static void
 put_live_locks(ReturnSetInfo *result, PutLock put)
@@ -241,8 +250,8 @@ set_holder(Datum *values, const LockRow *lock, TimestampTz now)
 }
 
 /*
- * The note of the newest ticket of the grant that has one, NULL if none has.
- * Tickets that were given back do not count.
+ * The note of the newest ticket of the grant that has one; NULL if there is
+ * none.  Tickets that have been released do not count.
  */
 static const char *
 newest_note(const LockRow *lock)
@@ -252,7 +261,7 @@ newest_note(const LockRow *lock)
 	TicketRow  *shares = &only;
 	int			count = 0;
 
-	/* most locks have one ticket, which is found without the list */
+	/* the ticket of most locks can be loaded without the list */
 	if (lock->tickets == 1 && lock->has_first)
 		count = store_load_ticket(&lock->first_ticket, &only) ? 1 : 0;
 	else if (lock->tickets > 0)
@@ -267,8 +276,8 @@ newest_note(const LockRow *lock)
 }
 
 /*
- * Waiters are counted up to "enough", from that many rows; 0: there are none to
- * look for.
+ * Counts waiters up to "enough", reading at most max_rows rows; enough 0 means
+ * that the lock has no queue.
  */
 static void
 put_status_row(ReturnSetInfo *result, const LockRow *lock, int enough,
@@ -317,7 +326,7 @@ leaselock_lease_peek(PG_FUNCTION_ARGS)
 											  status_types, STATUS_COLUMNS);
 	LockRow		lock;
 
-	/* as of one moment, like the views */
+	/* with a single snapshot, like the views */
 	store_begin_picture();
 	PG_TRY();
 	{
@@ -348,7 +357,10 @@ leaselock_internal_status_rows(PG_FUNCTION_ARGS)
  * ----------------------------------------------------------------------
  */
 
-/* Puts a live ticket: a held one has a depth, a waiting one a position. */
+/*
+ * Adds a live ticket.  "number" is the depth of a held ticket and the
+ * position of a waiting one.
+ */
 static void
 put_ticket_row(ReturnSetInfo *result, const TicketRow *ticket,
 			   LeaseState state, int number, TimestampTz now)
@@ -393,7 +405,7 @@ put_shares(ReturnSetInfo *result, const LockRow *lock, TimestampTz now)
 	}
 }
 
-/* An identity that waits for a lock, and which of them it is. */
+/* An identity that waits for a lock, and its position. */
 typedef struct Met
 {
 	char		who[MAX_TEXT_BYTES + 16];	/* role and owner */
@@ -412,7 +424,7 @@ create_met(void)
 					   HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
 }
 
-/* The position of an identity among those met so far, which it joins. */
+/* The position of an identity among those met so far; adds it if it is new. */
 static int
 exact_position(HTAB *met, const Identity *who)
 {
@@ -428,8 +440,8 @@ exact_position(HTAB *met, const Identity *who)
 }
 
 /*
- * Exact positions are counted on the way.  Those of the holder's identity wait
- * for a share of its grant, whatever their place.
+ * Positions are counted during the walk, so they are exact.  Waiters of the
+ * holder's identity wait to join its grant, whatever their place.
  */
 static void
 put_waiters(ReturnSetInfo *result, const LockRow *lock, TimestampTz now)
@@ -475,7 +487,7 @@ leaselock_internal_ticket_rows(PG_FUNCTION_ARGS)
  * ----------------------------------------------------------------------
  */
 
-/* Whether the caller may register scopes, and so may know of all. */
+/* Whether the caller may register scopes, and so may see them all. */
 static bool
 may_register_scopes(void)
 {
@@ -490,7 +502,10 @@ may_register_scopes(void)
 										 CStringGetTextDatum("EXECUTE")));
 }
 
-/* A role that was renamed goes by its present name, one that is gone by its last. */
+/*
+ * Shows the current name of a role that was renamed, and the last known name
+ * of a role that was dropped.
+ */
 static void
 put_scope_row(ReturnSetInfo *result, const ScopeRow *scope)
 {

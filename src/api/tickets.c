@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * tickets.c
- *	  The SQL functions lease_*, which work with tickets.
+ *	  The SQL functions lease_*, which work with tickets.  The install script
+ *	  describes what they do and raise.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -52,11 +53,13 @@ enum
 	ANSWER_COLUMNS
 };
 
-/* Bounds of the back-off hint of a contended answer, and of the head's poll. */
+/*
+ * Bounds of the back-off in a contended answer, and of the head's poll delay.
+ */
 #define MIN_BACK_OFF_MS		100
 #define MAX_BACK_OFF_MS		1000
 
-/* How much slower each place in the queue polls than the one before. */
+/* How much later each place in the queue polls than the one before it. */
 #define POLL_STEP_MS		500
 
 static const Oid answer_types[ANSWER_COLUMNS] = {
@@ -66,9 +69,9 @@ static const Oid answer_types[ANSWER_COLUMNS] = {
 };
 
 /*
- * When to call again: a third of the lease for a holder, so that two renewals
- * may fail; for a waiter the sooner the nearer its turn is, and often enough
- * to be heard from.
+ * When to call again.  A holder calls after a third of its lease, so that two
+ * renewals may fail.  A waiter polls more often the closer its turn is, and
+ * often enough not to time out.
  */
 static int64
 next_call_ms(const LeaseAnswer *answer)
@@ -135,22 +138,22 @@ answer_datum(FunctionCallInfo fcinfo, const LeaseAnswer *answer)
 
 #undef SET_ANSWER
 
-	/* last: the server may free it whenever catalogs are looked at */
+	/* must be last: the server may free it during any catalog access */
 	desc = named_row_type(fcinfo, "lease_ticket", answer_types,
 						  ANSWER_COLUMNS, &checked);
 	return HeapTupleGetDatum(heap_form_tuple(desc, values, nulls));
 }
 
 /*
- * A new ticket: a uuid of version 8.  It begins with the time in microseconds,
- * so that the index entries of new tickets lie side by side; then come random
- * bits and a part of the hash of the lock's key, by which its lock could be
- * found.  Asks for the random bits of many at once.
+ * The uuid of a new ticket, of version 8.  It starts with the time in
+ * microseconds, so that new tickets are adjacent in the index.  Random bits
+ * follow, and then part of the hash of the lock's key, by which the lock could
+ * be found.  Random bits are fetched for many tickets at once.
  *
- *	bits 0-47	 microseconds since 1970, but for the last 4 bits
- *	bits 52-55	 those
+ *	bits 0-47			microseconds since 1970, without their last 4 bits
+ *	bits 52-55			those 4 bits
  *	bits 56-63, 66-87	random
- *	bits 88-127	 the hash
+ *	bits 88-127			the hash
  */
 static pg_uuid_t
 new_ticket(const LockKey *key)
@@ -183,9 +186,9 @@ new_ticket(const LockKey *key)
 }
 
 /*
- * Reads the arguments of lease_acquire, and of lease_acquire_wait, whose wait
- * goes into *wait_us.  The note comes last, and so after those that the
- * procedure answers in.
+ * Reads the arguments of lease_acquire or lease_acquire_wait, and stores the
+ * wait in *wait_us.  The note's number differs, because it follows the INOUT
+ * arguments of the procedure.
  */
 LeaseEvent
 acquire_event(FunctionCallInfo fcinfo, int note_argno, int64 *wait_us)

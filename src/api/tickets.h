@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * tickets.h
- *	  What the calls that acquire a ticket share.
+ *	  Shared by the functions that acquire a ticket.
  *
  * Copyright (c) 2026, leaselock contributors
  *

@@ -3,9 +3,10 @@
  * triggers.c
  *	  The trigger functions fence_guard and fence_monotonic.
  *
- * What a trigger's arguments say is worked out once a statement and kept with
- * the trigger's call information.  A row then costs a look at its columns and
- * a probe of the transaction's memory of checked fences (fence.c).
+ * The arguments of a trigger are parsed once per statement and kept with the
+ * trigger's call information.  For each row the cost is then a look at its
+ * columns and a lookup among the transaction's pending fences (fence.c).  The
+ * install script describes the arguments and errors.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -41,12 +42,12 @@ PG_FUNCTION_INFO_V1(leaselock_internal_announce_rows);
 
 typedef enum GuardForm
 {
-	GUARD_COLUMN,				/* the row carries the fence */
-	GUARD_COLUMNS,				/* and names its lock */
+	GUARD_COLUMN,				/* the row contains the fence */
+	GUARD_COLUMNS,				/* and the name of its lock */
 	GUARD_TRANSACTION			/* the transaction has checked its fence */
 } GuardForm;
 
-/* How a trigger of each form is written. */
+/* How to write a trigger of each form. */
 static const char *const guard_usage[] = {
 	[GUARD_COLUMN] =
 	"Write BEFORE INSERT OR UPDATE ... FOR EACH ROW EXECUTE FUNCTION leaselock.fence_guard('column', 'fence_column', 'lock name' [, 'scope']).",
@@ -62,14 +63,14 @@ static const char *const guard_forms[] = {
 	[GUARD_TRANSACTION] = "transaction"
 };
 
-/* What the arguments of one trigger say. */
+/* The parsed arguments of a trigger. */
 typedef struct Guard
 {
 	GuardForm	form;
-	LockKey		key;			/* without GUARD_COLUMNS */
+	LockKey		key;			/* unless GUARD_COLUMNS */
 	int			fence_column;
 	int			name_column;	/* GUARD_COLUMNS */
-	int			scope_column;	/* GUARD_COLUMNS, 0: the default scope */
+	int			scope_column;	/* GUARD_COLUMNS; 0: the default scope */
 } Guard;
 
 /* ----------------------------------------------------------------------
@@ -107,7 +108,10 @@ require_trigger(FunctionCallInfo fcinfo, const char *function)
 	return (TriggerData *) fcinfo->context;
 }
 
-/* The number of a column, which must be of a type that is like "type". */
+/*
+ * The number of a column, which must be of the given type, or a domain over
+ * it.  For text, varchar is accepted too.  Raises 22023.
+ */
 static int
 find_column(const TriggerData *data, const char *column, Oid type,
 			const char *function, const char *usage)
@@ -133,7 +137,7 @@ find_column(const TriggerData *data, const char *column, Oid type,
 	return number;
 }
 
-/* A lock that the arguments name; lives as long as the guard. */
+/* The lock that the arguments name; its strings live as long as the guard. */
 static LockKey
 constant_key(FunctionCallInfo fcinfo, const char *name, const char *scope)
 {
@@ -146,8 +150,9 @@ constant_key(FunctionCallInfo fcinfo, const char *name, const char *scope)
 }
 
 /*
- * The form that the first argument names, NULL if there is none.  Where it names none, the hint shows
- * the form that the trigger's timing speaks for.
+ * The form that the first argument names.  "form" is NULL if there are no
+ * arguments.  Raises 22023 if it is not a form; the hint then shows the form
+ * that fits the trigger's level (row or statement).
  */
 static GuardForm
 find_form(const TriggerData *data, const char *form)
@@ -160,8 +165,8 @@ find_form(const TriggerData *data, const char *form)
 			return (GuardForm) i;
 	}
 	reject_arguments("fence_guard()",
-					 form == NULL ? "there are none" :
-					 psprintf("the first must be 'column', 'columns' or 'transaction', not \"%s\"",
+					 form == NULL ? "no arguments were given" :
+					 psprintf("the first argument must be 'column', 'columns' or 'transaction', not \"%s\"",
 							  shown_value(form)),
 					 guard_usage[for_row ? GUARD_COLUMN : GUARD_TRANSACTION]);
 	return GUARD_COLUMN;		/* not reached */
@@ -181,7 +186,7 @@ parse_guard(FunctionCallInfo fcinfo, const TriggerData *data, Guard *guard)
 	least = guard->form == GUARD_TRANSACTION ? 2 : 3;
 	if (count < least || count > least + 1)
 		reject_arguments(function,
-						 psprintf("form '%s' with %d argument%s",
+						 psprintf("the form '%s' does not take %d argument%s",
 								  guard_forms[guard->form], count,
 								  count == 1 ? "" : "s"), usage);
 	if (guard->form == GUARD_COLUMNS)
@@ -207,7 +212,7 @@ require_guard_timing(const Guard *guard, TriggerEvent event)
 
 	if (TRIGGER_FIRED_INSTEAD(event))
 		reject_timing(function, "cannot guard a view",
-					  "Put the trigger on the table that the view is of.");
+					  "Put the trigger on the table under the view.");
 	if (!TRIGGER_FIRED_BEFORE(event))
 		reject_timing(function, "must be fired BEFORE", usage);
 	if (guard->form == GUARD_TRANSACTION && TRIGGER_FIRED_FOR_ROW(event))
@@ -225,10 +230,10 @@ require_guard_timing(const Guard *guard, TriggerEvent event)
 }
 
 /*
- * What the trigger's arguments say, from the first call of the statement on.
- * The executor has call information of its own for each trigger of each table
- * that a statement writes, so also for each partition, whose columns may have
- * other numbers.
+ * The parsed arguments of the trigger, kept for the rest of the statement.
+ * The executor has separate call information for each trigger of each table
+ * that a statement writes.  This includes partitions, whose columns may have
+ * different numbers.
  */
 static const Guard *
 get_guard(FunctionCallInfo fcinfo, const TriggerData *data)
@@ -242,7 +247,7 @@ get_guard(FunctionCallInfo fcinfo, const TriggerData *data)
 		parse_guard(fcinfo, data, guard);
 		fcinfo->flinfo->fn_extra = guard;
 	}
-	/* a MERGE, or an UPDATE that moves a row, fires several events */
+	/* a MERGE, or an UPDATE that moves a row, fires several kinds of events */
 	require_guard_timing(guard, data->tg_event);
 	return guard;
 }
@@ -259,7 +264,7 @@ new_row(const TriggerData *data)
 		data->tg_newtuple : data->tg_trigtuple;
 }
 
-/* A column of a row; NULL is an error, never a pass. */
+/* The value of a column.  NULL raises 22004: it must never pass a check. */
 static Datum
 get_column(const TriggerData *data, HeapTuple row, int column)
 {
@@ -270,10 +275,10 @@ get_column(const TriggerData *data, HeapTuple row, int column)
 	if (isnull)
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("column \"%s\" of table \"%s\" must not be null, because its fence is checked",
+				 errmsg("column \"%s\" of table \"%s\" must not be null, because a fence trigger reads it",
 						NameStr(TupleDescAttr(desc, column - 1)->attname),
 						RelationGetRelationName(data->tg_relation)),
-				 errhint("Write the row with the fence of the grant that it is written under.")));
+				 errhint("Write the row with the fence of the grant under which it is written.")));
 	return value;
 }
 
@@ -288,8 +293,8 @@ get_text_column(const TriggerData *data, HeapTuple row, int column)
 }
 
 /*
- * What to do about the stale fence of a row, where more is known than that it is
- * stale: the UPDATE has left it as it was.  NULL otherwise.
+ * A better hint for a stale fence, if the UPDATE left the row's fence
+ * unchanged; otherwise NULL.
  */
 static const char *
 unset_fence_hint(const TriggerData *data, const Guard *guard, int64 fence)
@@ -350,7 +355,7 @@ reject_lower_fence(const TriggerData *data, int64 old_fence, int64 new_fence)
 					new_fence, RelationGetRelationName(data->tg_relation)),
 			 errdetail("The row was written with fence " INT64_FORMAT ".",
 					   old_fence),
-			 errhint("Stop this work; it may be another holder's now.")));
+			 errhint("Stop this work: it may now belong to another holder.")));
 }
 
 Datum
@@ -370,7 +375,7 @@ leaselock_fence_monotonic(PG_FUNCTION_ARGS)
 		reject_timing(function, "must be fired BEFORE UPDATE, FOR EACH ROW",
 					  MONOTONIC_USAGE);
 	if (data->tg_trigger->tgnargs != 1)
-		reject_arguments(function, "there must be one, the fence's column",
+		reject_arguments(function, "the only argument is the name of the fence column",
 						 MONOTONIC_USAGE);
 	column = find_column(data, data->tg_trigger->tgargs[0], INT8OID, function,
 						 MONOTONIC_USAGE);
@@ -384,9 +389,9 @@ leaselock_fence_monotonic(PG_FUNCTION_ARGS)
 }
 
 /*
- * On our own tables: a statement, such as a restore, or logical replication has
- * changed a row that sessions may remember.  The library announces its own
- * changes by itself.
+ * Trigger on our own tables: a statement such as a restore, or logical
+ * replication, has changed a row that sessions may have cached.  The library's
+ * own writes announce themselves.
  */
 Datum
 leaselock_internal_announce_rows(PG_FUNCTION_ARGS)

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * waiting.c
- *	  The SQL procedures lease_wait and lease_acquire_wait.
+ *	  The SQL procedures lease_wait and lease_acquire_wait.  The install script
+ *	  describes what they do and raise.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -28,7 +29,10 @@
 PG_FUNCTION_INFO_V1(leaselock_lease_wait);
 PG_FUNCTION_INFO_V1(leaselock_lease_acquire_wait);
 
-/* Raises 2D000 where a procedure cannot commit; before anything is done. */
+/*
+ * Raises 2D000 where a procedure cannot commit.  Called before anything is
+ * done.
+ */
 static void
 require_commit(FunctionCallInfo fcinfo, const char *procedure)
 {
@@ -38,16 +42,17 @@ require_commit(FunctionCallInfo fcinfo, const char *procedure)
 		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_TRANSACTION_TERMINATION),
-			 errmsg("%s cannot wait here, because it commits between looks",
+			 errmsg("%s cannot wait here, because it commits while it waits",
 					procedure),
-			 errhint("CALL it by itself: not in a transaction block, a function, an exception block or a pipeline. There, poll with lease_get(). A driver without autocommit has opened a transaction block by itself.")));
+			 errhint("CALL it outside transaction blocks, functions, exception blocks and pipelines; inside them, poll with lease_get(). A driver without autocommit opens a transaction block by itself.")));
 }
 
 static const Oid result_types[] = {UUIDOID, TEXTOID, INT8OID, TIMESTAMPTZOID};
 
 /*
- * The type of the row of INOUT arguments; with a ticket that comes first.  To be
- * asked for before the wait, under which the procedure may be dropped.
+ * The row type of the INOUT arguments; "with_ticket" adds the ticket as the
+ * first.  Must be called before the wait, during which the procedure may be
+ * dropped.
  */
 static TupleDesc
 wait_row_type(FunctionCallInfo fcinfo, const char *procedure,

@@ -1,15 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * acquire.c
- *	  A lock, waited for if need be, and given back.
+ *	  Acquiring a lock, with or without waiting, and releasing it.
  *
- * Waiting is asking again with the same request id.  So the place in the
- * queue outlives a lost connection and a restarted server, and a request
- * whose answer was lost is not made twice.  CALL lease_wait would wake up a
- * little sooner, but its ticket dies with its connection.
+ * To wait means to repeat the request with the same request id.  The place in
+ * the queue therefore survives a lost connection and a restart of the server,
+ * and a request whose answer was lost is not carried out twice.  CALL
+ * lease_wait would wake up slightly sooner, but its ticket dies with the
+ * connection.
  *
- * A wait may be longer than the server lets one request wait; it is made of
- * several then.
+ * A wait may be longer than the server allows for one request; it then
+ * consists of several requests.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -21,59 +22,64 @@
 
 #include "cli.h"
 
-/* How long an answer may take. */
+/* How long to wait for an answer. */
 #define ANSWER_MS			10000
 
-/* The same once a signal has come. */
+/* Likewise, after a signal has arrived. */
 #define LAST_ANSWER_MS		2000
 
 /*
- * How long an answer that was lost is asked for if there is no wait, and how
- * long giving back may take before the lease is left to run out.
+ * How long to retry for a lost answer if there is no wait, and how long to try
+ * to release a lock before leaving its lease to run out.
  */
 #define RECOVERY_MS			3000
 
-/* How long after our clock the server's may end the wait. */
+/*
+ * How long after the end of the wait by our clock the server may still end it.
+ */
 #define LATE_MS				1000
 
-/* The server is asked no more often than this, whatever it says. */
+/* Never ask the server more often than this, whatever it suggests. */
 #define LEAST_PAUSE_MS		10
 
-/* The longest wait of one request, unless the server's max_wait is another. */
+/* The longest wait of one request, unless the server's max_wait differs. */
 #define LONGEST_WAIT_MS		300000
 
-/* How long after a refusal a place is asked for again that is not needed yet. */
+/*
+ * How long after a refusal to ask again for a next place that is not urgent.
+ */
 #define NEXT_PLACE_PAUSE_MS	10000
 
-/* A request, and the ticket that it got. */
+/* A request, and its ticket. */
 typedef struct Place
 {
 	char		request[40];
 	Ticket		ticket;
-	bool		outcome_is_open;	/* it was sent, and not answered */
-	int64_t		wait_ms;		/* how long the ticket was to wait at first */
+	bool		outcome_is_open;	/* sent, but not answered */
+	int64_t		wait_ms;		/* length of the ticket's whole wait */
 } Place;
 
 /*
- * One acquisition.  A wait that is longer than one request's is made of several.
- * Each is made when the one before it has half of its wait left, by the same
- * owner, so they share the place of the older: when that is over, nobody is
- * ahead who came later than the younger.
+ * One acquisition.  A wait that is too long for one request consists of
+ * several.  Each is made when the one before it has half of its wait left.
+ * All have the same owner, so the newer ticket shares the place of the older
+ * one.  When the older wait runs out, nobody is ahead of the newer ticket who
+ * came after it.
  */
 typedef struct Attempt
 {
 	Link	   *link;
 	const Options *options;
 	Place		place;
-	bool		is_long;		/* one request may not wait for as long */
+	bool		is_long;		/* too long a wait for one request */
 	bool		has_next;
 	Place		next;
-	Instant		next_at;		/* not to be asked for before */
+	Instant		next_at;		/* not to be requested before */
 	char		last_request[40];
 	const char *note;
-	Instant		give_up_at;		/* end of the wait, by our clock */
-	Instant		retry_until;	/* end of repetitions after failures */
-	int			failures;		/* in a row */
+	Instant		give_up_at;		/* end of the wait by our clock */
+	Instant		retry_until;	/* end of retries after failures */
+	int			failures;		/* consecutive ones */
 } Attempt;
 
 /* What to do after an answer. */
@@ -86,7 +92,7 @@ typedef enum Step
 
 /*
  * back_off_ms
- *	  How long to pause after so many failures in a row.
+ *	  How long to pause after a number of consecutive failures.
  */
 int64_t
 back_off_ms(int failures)
@@ -101,9 +107,10 @@ back_off_ms(int failures)
 
 /*
  * patience_ms
- *	  How long the answer may take.  The first time that is as long as the
- *	  wait, behind other transactions; once a ticket is known no answer does.
- *	  After a failure there is no more time than for repetitions.
+ *	  How long to wait for the answer.  The first answer may take as long as
+ *	  the wait, because other transactions may delay it; once we have a ticket,
+ *	  answers come at once.  After a failure, only the time for retries is
+ *	  left.
  */
 static int64_t
 patience_ms(const Attempt *attempt, const Place *place, int64_t left)
@@ -144,7 +151,7 @@ ask_for(Attempt *attempt, Place *place)
 	progress = link_await(link, true);
 	if (progress == PENDING)
 	{
-		/* the answer tells what there is to be given back */
+		/* wait for the answer, which says what must be released */
 		if (link->give_up_at > now() + LAST_ANSWER_MS)
 			link->give_up_at = now() + LAST_ANSWER_MS;
 		progress = link_await(link, false);
@@ -187,7 +194,7 @@ show_wait(const Attempt *attempt)
 
 /*
  * pause_for
- *	  A pause between two requests; a signal ends it.
+ *	  Pauses between two requests, until a signal arrives at the latest.
  */
 static void
 pause_for(const Attempt *attempt, int64_t ms)
@@ -211,7 +218,7 @@ pause_for(const Attempt *attempt, int64_t ms)
 
 /*
  * has_place
- *	  Whether a ticket is known to be in the queue, or may be there.
+ *	  Whether a ticket is, or may be, in the queue.
  */
 static bool
 has_place(const Place *place)
@@ -221,8 +228,8 @@ has_place(const Place *place)
 
 /*
  * make_place
- *	  A further request.  Its uuid follows from the one before it, so that who
- *	  repeats the first finds what came of all.
+ *	  Prepares a further request.  Its uuid is derived from the previous one,
+ *	  so that a caller who repeats the first request finds all further ones.
  */
 static void
 make_place(Attempt *attempt, Place *place)
@@ -235,7 +242,8 @@ make_place(Attempt *attempt, Place *place)
 
 /*
  * warn_of_request
- *	  Where we end without knowing what became of it.
+ *	  Warns that we are about to exit without knowing the outcome of the
+ *	  request.
  */
 static void
 warn_of_request(const Attempt *attempt)
@@ -247,7 +255,8 @@ warn_of_request(const Attempt *attempt)
 
 /*
  * leave_next_place
- *	  If it is not known whether there is any, nobody will be heard from there.
+ *	  Gives up the next place.  If we do not know whether there is one, it
+ *	  times out because nobody polls it.
  */
 static void
 leave_next_place(Attempt *attempt)
@@ -259,7 +268,8 @@ leave_next_place(Attempt *attempt)
 
 /*
  * leave_places
- *	  False, and a word, if that is not certain.
+ *	  Gives up both places.  If it is uncertain whether that succeeded, prints
+ *	  a warning and returns false.
  */
 static bool
 leave_places(Attempt *attempt)
@@ -274,8 +284,8 @@ leave_places(Attempt *attempt)
 
 /*
  * keep_next_place
- *	  Asks for the next place when it is time, and then polls it.  Whatever
- *	  comes of that, the present one goes on.
+ *	  Requests the next place when it is time, and polls it afterwards.  The
+ *	  present place stays in use whatever the result.
  */
 static void
 keep_next_place(Attempt *attempt)
@@ -314,7 +324,7 @@ keep_next_place(Attempt *attempt)
 
 /*
  * judge
- *	  What to do about the answer of the present place.
+ *	  Decides what to do after the answer for the present place.
  */
 static Step
 judge(Attempt *attempt)
@@ -337,7 +347,7 @@ judge(Attempt *attempt)
 	}
 	if (!attempt->has_next)
 		return SETTLED;
-	/* the answer is to be the last thing that we hear */
+	/* the last answer that we get must be the one for this place */
 	leave_next_place(attempt);
 	return ASK_AGAIN;
 }
@@ -349,10 +359,10 @@ judge(Attempt *attempt)
 
 /*
  * may_ask_otherwise
- *	  Whether something of our own making may be left out that the server
- *	  refuses.  A wait of one request is shorter where its setting says so; and
- *	  the encoding of the database may lack a character of a note, or need more
- *	  bytes: a note that we made up must not keep anybody from the lock.
+ *	  Adapts the request if the server refuses a part of it that we chose.  The
+ *	  server's limit for one wait may be lower than ours.  And the encoding of
+ *	  the database may lack a character of the note, or need more bytes for it:
+ *	  a note that we generated must not prevent anybody from getting the lock.
  */
 static bool
 may_ask_otherwise(Attempt *attempt)
@@ -374,9 +384,10 @@ may_ask_otherwise(Attempt *attempt)
 
 /*
  * may_try_again
- *	  After a failure, if it may pass and there is time to wait.  A lost answer
- *	  is asked for even without a wait, for it may be a lock.  A standby refuses
- *	  for good, unless we have a place in the queue: it may be the next primary.
+ *	  Whether to retry after a failure: it must be temporary, and there must be
+ *	  time.  A lost answer is retried even without a wait, because the lock may
+ *	  have been granted.  A standby refuses permanently, unless we have a place
+ *	  in the queue: then it may be about to become the primary.
  */
 static bool
 may_try_again(Attempt *attempt)
@@ -407,7 +418,7 @@ fail(Attempt *attempt)
 
 /*
  * abandon
- *	  A signal ends the wait.
+ *	  Ends the wait because of a signal.
  */
 static ExitCode
 abandon(Attempt *attempt)
@@ -421,8 +432,8 @@ abandon(Attempt *attempt)
 
 /*
  * end_wait
- *	  The time is over for us, and the server still has us wait: the request
- *	  was an earlier one with a longer wait, or came late.
+ *	  Ends the wait because our time has run out while the server still lets us
+ *	  wait: the request was an earlier one with a longer wait, or arrived late.
  */
 static ExitCode
 end_wait(Attempt *attempt)
@@ -433,7 +444,8 @@ end_wait(Attempt *attempt)
 
 /*
  * pause_after_answer_ms
- *	  As long as the server says, but it does not know when our time is over.
+ *	  How long to pause: as long as the server suggests, but it does not know
+ *	  when our time runs out.
  */
 static int64_t
 pause_after_answer_ms(const Attempt *attempt)
@@ -452,7 +464,7 @@ pause_after_answer_ms(const Attempt *attempt)
 
 /*
  * go_through
- *	  Asks until the lock is held or there is no more hope.
+ *	  Asks until the lock is held or there is no hope left.
  */
 static ExitCode
 go_through(Attempt *attempt)
@@ -487,9 +499,9 @@ go_through(Attempt *attempt)
 
 /*
  * acquire
- *	  Asks for the lock until it is held or there is no more hope.  Unless the
- *	  result is EXIT_DONE or EXIT_SERVER and so on, it is that of the ticket's
- *	  state; link->answer is the last answer, NULL if there is none.
+ *	  Acquires the lock.  The result is the exit code for the ticket's state,
+ *	  or that of a failure or signal.  link->answer is the last answer; NULL if
+ *	  there is none.
  */
 ExitCode
 acquire(Link *link, const Options *options, Ticket *ticket)
@@ -515,14 +527,14 @@ acquire(Link *link, const Options *options, Ticket *ticket)
 }
 
 /* ---------------------------------------------------------------------
- * The end
+ * Ending
  * ---------------------------------------------------------------------
  */
 
 /*
  * ask_at_the_end
- *	  A question of somebody who is about to end, in a bounded time: a dead
- *	  server keeps nobody, least of all beyond the end of the lease.
+ *	  Asks a question before we exit, within a limited time: an unreachable
+ *	  server must not keep us, least of all beyond the end of the lease.
  */
 static bool
 ask_at_the_end(Link *link, Ask what, const char *const *parameters,
@@ -547,7 +559,7 @@ ask_at_the_end(Link *link, Ask what, const char *const *parameters,
 
 /*
  * give_back
- *	  Releases a ticket, or says that it could not be done.
+ *	  Releases a ticket; prints a warning and returns false if that failed.
  */
 bool
 give_back(Link *link, Ticket *ticket, Instant ends_at)
@@ -560,20 +572,20 @@ give_back(Link *link, Ticket *ticket, Instant ends_at)
 		if (!ticket_is_live(ticket->state))
 			return true;
 		snprintf(link->error, sizeof(link->error),
-				 "the server says that it is still %s", ticket->state);
+				 "the server says that the ticket is still %s", ticket->state);
 	}
 	complain_of_lines(link->error,
-					  "could not give the lease back, it runs out by itself: ");
+					  "could not release the lease, which will run out by itself: ");
 	return false;
 }
 
 /*
  * stay_taken
- *	  Keeps the lock from others until so long after its grant: adds a named
- *	  hold to the ticket's grant for what is left of that, if anything is.
- *	  Where the ticket is not held any more, that is for give_back() to say.
- *	  False, and a word, if it could not be done; then the ticket had better be
- *	  kept.
+ *	  Keeps the lock taken for a minimum time after its grant, by adding a
+ *	  named hold to the ticket's grant for the remaining time, if there is any.
+ *	  If the ticket is no longer held, give_back() will report that.  Prints a
+ *	  warning and returns false if it failed; the caller should then keep the
+ *	  ticket.
  */
 bool
 stay_taken(Link *link, const Options *options, const Ticket *ticket,
@@ -587,7 +599,7 @@ stay_taken(Link *link, const Options *options, const Ticket *ticket,
 	if (ask_at_the_end(link, ASK_HOLD, parameters, ends_at))
 		return true;
 	complain_of_lines(link->error,
-					  "could not keep \"%s\" taken, its lease runs out by itself: ",
+					  "could not keep \"%s\" taken; its lease will run out by itself: ",
 					  options->name);
 	return false;
 }

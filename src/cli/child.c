@@ -1,14 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * child.c
- *	  The command: its process group, its terminal, its status.
+ *	  The command: its process group, terminal and exit status.
  *
- * The command has a process group of its own, so that what is meant for it
- * reaches its children, too, and it is gone when that group is empty.  Where
- * it shares a terminal with us it gets the foreground: at once if it reads
- * and writes there, else when it asks, by being stopped for touching the
- * terminal from the background.  So in "leaselock run ... | less" the pager
- * keeps the keyboard.
+ * The command runs in its own process group, so that signals for it reach its
+ * children too; it is gone when that group is empty.  If it shares a terminal
+ * with us, it becomes the foreground group: at once if its input and output
+ * are the terminal, otherwise when it is stopped for using the terminal from
+ * the background.  In "leaselock run ... | less", the pager therefore keeps
+ * the keyboard.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -29,7 +29,7 @@
 
 /*
  * move_terminal
- *	  Makes a process group the foreground one, also from the background.
+ *	  Makes a process group the foreground group, even from the background.
  */
 static void
 move_terminal(int terminal, pid_t group)
@@ -61,8 +61,8 @@ set_environment(const Options *options, const Ticket *ticket)
 
 /*
  * is_in_path
- *	  Whether there is such a file in a directory of PATH.  execvp() does not
- *	  tell where it was kept from looking into one.
+ *	  Whether a directory of PATH contains the file.  execvp() does not say
+ *	  whether it failed because it could not search a directory.
  */
 static bool
 is_in_path(const char *command)
@@ -74,7 +74,7 @@ is_in_path(const char *command)
 	{
 		int			length = (int) strcspn(directory, ":");
 
-		/* an empty one is the current directory */
+		/* an empty entry means the current directory */
 		snprintf(path, sizeof(path), "%.*s%s%s", length, directory,
 				 length > 0 ? "/" : "", command);
 		if (access(path, F_OK) == 0)
@@ -86,8 +86,8 @@ is_in_path(const char *command)
 
 /*
  * become_command
- *	  In the new process.  The mask of signals is the old one again only when
- *	  their handlers are, too.
+ *	  Runs in the new process.  The signal mask is restored only after the
+ *	  handlers.
  */
 static void
 become_command(const Options *options, const Ticket *ticket, int terminal,
@@ -102,7 +102,7 @@ become_command(const Options *options, const Ticket *ticket, int terminal,
 	restore_signals();
 	sigprocmask(SIG_SETMASK, mask, NULL);
 #ifdef __linux__
-	/* the watchdog does it for the group; this is for the end of both */
+	/* the watchdog kills the group; this is for when both of us die */
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 #endif
 	if (getppid() != parent)
@@ -119,7 +119,7 @@ become_command(const Options *options, const Ticket *ticket, int terminal,
 
 /*
  * start_child
- *	  False if there can be no process.
+ *	  Starts the command; returns false if no process could be created.
  */
 bool
 start_child(Child *child, const Options *options, const Ticket *ticket)
@@ -134,7 +134,7 @@ start_child(Child *child, const Options *options, const Ticket *ticket)
 	foreground = owns_terminal(child->terminal, getpgrp()) &&
 		isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
 #ifdef __linux__
-	/* what outlives its parent in the group is reaped here, so it does end */
+	/* orphans of the group become our children, so that we can reap them */
 	prctl(PR_SET_CHILD_SUBREAPER, 1);
 #endif
 	sigfillset(&all);
@@ -145,7 +145,7 @@ start_child(Child *child, const Options *options, const Ticket *ticket)
 					   parent, &mask);
 	if (child->pid > 0)
 	{
-		/* both do it, so that it is done whoever runs first */
+		/* parent and child both do this, because either may run first */
 		setpgid(child->pid, child->pid);
 		if (foreground)
 			move_terminal(child->terminal, child->pid);
@@ -162,7 +162,8 @@ signal_child(const Child *child, int signo)
 
 /*
  * resume_child
- *	  Lets it go on, in the foreground if we are there and share a terminal.
+ *	  Continues a stopped command, in the foreground if we are there and share
+ *	  a terminal.
  */
 void
 resume_child(const Child *child)
@@ -181,11 +182,11 @@ take_terminal_back(const Child *child)
 
 /*
  * stop_with_child
- *	  The command was stopped.  If it wants the terminal and we have it, it
- *	  gets it.  If a shell may have stopped it as its job, that job is us, too:
- *	  we stop until the shell lets us go on.  Where no shell is there the
- *	  system lets us go on at once.  Anywhere else nobody waits for our stop,
- *	  and the lease is kept.
+ *	  Handles a stop of the command.  If it needs the terminal and we have it,
+ *	  it gets it.  If a shell may have stopped it as its job, that job includes
+ *	  us, so we stop until the shell continues us; if there is no shell, the
+ *	  system continues us at once.  In any other case nobody waits for us to
+ *	  stop, and the lease is kept.
  */
 static void
 stop_with_child(const Child *child, int signo)
@@ -212,7 +213,7 @@ stop_with_child(const Child *child, int signo)
 
 /*
  * note_child_status
- *	  What waitpid() tells of any process that is ours.
+ *	  Records the status that waitpid() returned for any of our processes.
  */
 void
 note_child_status(Child *child, pid_t pid, int status)
@@ -230,7 +231,7 @@ note_child_status(Child *child, pid_t pid, int status)
 
 /*
  * child_is_gone
- *	  The command has ended, and nothing of its process group is left.
+ *	  Whether the command and its entire process group have ended.
  */
 bool
 child_is_gone(const Child *child)
@@ -240,7 +241,7 @@ child_is_gone(const Child *child)
 
 /*
  * child_exit_code
- *	  As a shell tells it.
+ *	  The exit code that a shell would report.
  */
 ExitCode
 child_exit_code(const Child *child)

@@ -1,24 +1,24 @@
 /*-------------------------------------------------------------------------
  *
  * cli.h
- *	  The command-line program leaselock: what its files share.
+ *	  Shared declarations of the command-line program leaselock.
  *
- * A front end over libpq, which knows nothing of the server's insides.  The
- * layers, each of which calls only those above it:
+ * The program is a front end over libpq, and knows nothing about the server's
+ * internals.  Its files form layers, each of which calls only those above it:
  *
- *	text	complaints, the status line, nothing that a terminal obeys
- *	event	the local clock, signals, and the one place that sleeps
- *	output	answers as text or JSON
- *	question	what can be asked, and what an answer must be like
- *	link	a connection that never blocks
- *	acquire	a lock, waited for if need be
+ *	text		messages, the status line, removal of control characters
+ *	event		the local clock, signals, and the only place that sleeps
+ *	output		answers as text or JSON
+ *	question	the queries, and validation of their answers
+ *	link		a connection that never blocks
+ *	acquire		acquiring a lock, with or without waiting
  *	watchdog	the process that ends the command when the lease ends
- *	child	the command: its process group, terminal and status
- *	run		a command under a lease
- *	command	the other subcommands
- *	journal	events
- *	mcp		a server for agents, see mcp.h
- *	help	what one subcommand takes
+ *	child		the command: its process group, terminal and status
+ *	run			a command under a lease
+ *	command		the other subcommands
+ *	journal		events
+ *	mcp			a server for agents, see mcp.h
+ *	help		the usage of a single subcommand
  *	options, main
  *
  * Copyright (c) 2026, leaselock contributors
@@ -37,15 +37,15 @@
 
 #include "libpq-fe.h"
 
-/* A moment of the local clock, in milliseconds. */
+/* A time of the local clock, in milliseconds. */
 typedef int64_t Instant;
 
-/* What the program ends with, unless it passes on the status of a command. */
+/* Exit status of the program, unless it passes on that of a command. */
 typedef enum ExitCode
 {
 	EXIT_DONE = 0,				/* held, or done */
 	EXIT_NOT_HELD = 1,			/* contended, or the wait ran out */
-	EXIT_LOST = 2,				/* the lease is over, or never was */
+	EXIT_LOST = 2,				/* the lease has ended, or never existed */
 	EXIT_USAGE = 3,
 	EXIT_SERVER = 4,			/* connection or server error */
 	EXIT_NOT_EXECUTABLE = 126,
@@ -53,10 +53,10 @@ typedef enum ExitCode
 	EXIT_SIGNAL = 128			/* plus the signal's number */
 } ExitCode;
 
-/* 36500 days, the longest time that the server knows. */
+/* 36500 days, the longest time that the server accepts. */
 #define MAX_SECONDS		3153600000.0
 
-/* The longest note that the server takes. */
+/* The longest note that the server accepts. */
 #define MAX_NOTE_BYTES	1000
 
 /* help.c */
@@ -74,33 +74,33 @@ typedef struct Options
 	const char *name;
 	const char *owner;
 	const char *ticket;
-	const char *scope;			/* NULL: all, for status */
+	const char *scope;			/* NULL: all (status) */
 	const char *request;		/* never NULL for acquire and run */
-	bool		request_is_known;	/* to who called, for it was given */
+	bool		request_is_known;	/* the caller passed it */
 	const char *note;			/* for people; NULL: none */
 	bool		note_is_made_up;
 	const char *fence;
-	const char *lease;			/* seconds, as given; NULL if not */
+	const char *lease;			/* seconds as given; NULL if not given */
 	double		lease_seconds;
 	double		wait_seconds;
-	const char *at_least;		/* seconds, as given; NULL if not */
-	const char *grace;			/* seconds, as given; NULL if not */
+	const char *at_least;		/* seconds as given; NULL if not given */
+	const char *grace;			/* seconds as given; NULL if not given */
 	double		grace_seconds;
 	double		interval_seconds;
 	bool		json;
 	bool		quiet;
 	bool		watch;
 	bool		queue;			/* tickets instead of locks */
-	bool		all;			/* lapsed ones, too */
-	const char *since;			/* of events; NULL: from the first, or now */
+	bool		all;			/* lapsed leases, too */
+	const char *since;			/* of events; NULL: all, or from now on */
 	bool		follow;
-	char	  **argv;			/* the command of run */
-	double		answer_within_seconds;	/* and the following, for mcp */
+	char	  **argv;			/* the command to run */
+	double		answer_within_seconds;	/* this and the following: mcp */
 	double		max_keep_seconds;
 	bool		allow_break;
 	bool		release_on_exit;
-	bool		uses_utf8;		/* whatever the environment says */
-	const char *application;	/* NULL: the program's */
+	bool		uses_utf8;		/* regardless of the environment */
+	const char *application;	/* application_name; NULL: the default */
 } Options;
 
 typedef ExitCode (*Command) (const Options *options);
@@ -178,14 +178,14 @@ typedef struct Question
 {
 	const char *text;
 	int			parameters;
-	const char *const *columns; /* of the answer, with a NULL at the end */
+	const char *const *columns; /* of the answer, NULL-terminated */
 	int			least_rows;
 	int			most_rows;
 } Question;
 
 extern const Question questions[];
 
-/* A ticket as the server last told it, and when it was asked. */
+/* A ticket as the server last reported it, and when it was asked. */
 typedef struct Ticket
 {
 	char		ticket[64];
@@ -230,18 +230,18 @@ typedef struct Link
 	PGconn	   *conn;
 	LinkState	state;
 	PostgresPollingStatusType direction;	/* while connecting */
-	bool		asked;			/* a question waits for its answer */
-	bool		sent;			/* and may have reached the server */
+	bool		asked;			/* a question has not been answered yet */
+	bool		sent;			/* it may have reached the server */
 	Ask			ask;
 	const char *parameters[MAX_PARAMETERS];
-	Instant		give_up_at;		/* the question's end */
-	Instant		next_host_at;	/* the end of this try to connect */
-	int			hosts;			/* how many the connection string lists */
-	int			skip;			/* how many of those to begin after */
+	Instant		give_up_at;		/* deadline of the question */
+	Instant		next_host_at;	/* deadline for connecting to this host */
+	int			hosts;			/* number of hosts in the connection string */
+	int			skip;			/* number of them to skip */
 	PGresult   *answer;			/* of the last question; NULL if it failed */
-	char		sqlstate[6];	/* why it failed; empty: the connection did */
-	bool		hopeless;		/* it would fail again */
-	int			notices;		/* shown since the question */
+	char		sqlstate[6];	/* SQLSTATE; empty if the connection failed */
+	bool		hopeless;		/* a retry would fail as well */
+	int			notices;		/* number shown for this question */
 	char		error[1024];
 } Link;
 
@@ -260,7 +260,7 @@ extern void link_sleep(Link *link, int fd, Instant until);
 extern void link_sleep_with(Link *link, struct pollfd *fds, int count,
 							Instant until);
 
-/* The first entries of what is slept on are event.c's and the link's. */
+/* The first file descriptors to sleep on belong to event.c and to the link. */
 #define LINK_FDS	2
 
 /* acquire.c */
@@ -273,7 +273,7 @@ extern int64_t back_off_ms(int failures);
 
 /* watchdog.c */
 
-/* What the watchdog does, and when. */
+/* What the watchdog has to do, and when. */
 typedef struct Orders
 {
 	pid_t		group;			/* 0: nothing any more */
@@ -301,9 +301,9 @@ extern void dismiss_watchdog(Watchdog *watchdog);
 
 typedef struct Child
 {
-	pid_t		pid;			/* and the number of its process group */
+	pid_t		pid;			/* also the id of its process group */
 	bool		ended;
-	int			status;			/* when it has ended */
+	int			status;			/* valid once it has ended */
 	int			terminal;		/* the controlling terminal, or -1 */
 } Child;
 

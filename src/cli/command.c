@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * command.c
- *	  The subcommands that ask, print the answer and end.
+ *	  The subcommands that ask a question, print the answer and exit.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -15,13 +15,13 @@
 
 #include "cli.h"
 
-/* How long an answer may take, and that with all locks. */
+/* How long to wait for an answer, and for one that lists all locks. */
 #define ANSWER_MS			10000
 #define STATUS_ANSWER_MS	30000
 
 /*
  * ask
- *	  One question and its answer.  A signal that is caught ends it.
+ *	  Asks a question and waits for the answer.  A caught signal ends the wait.
  */
 static bool
 ask(Link *link, Ask what, const char *const *parameters)
@@ -43,7 +43,7 @@ print_answer(const Options *options, const PGresult *answer)
 
 /*
  * write_failed
- *	  An answer that could not be written is not one.
+ *	  Reports that the answer could not be written, which counts as a failure.
  */
 ExitCode
 write_failed(void)
@@ -65,8 +65,9 @@ flush_output(ExitCode code)
 
 /*
  * withdraw
- *	  The ticket could not be told to anybody.  It is given back, unless it can
- *	  be asked for again: who named the request may have got it long ago.
+ *	  Handles a ticket that could not be printed.  It is released, unless the
+ *	  caller knows the request id: then the caller may have received the ticket
+ *	  earlier.
  */
 static void
 withdraw(Link *link, const Options *options, Ticket *ticket)
@@ -75,9 +76,9 @@ withdraw(Link *link, const Options *options, Ticket *ticket)
 		return;
 	if (!options->request_is_known &&
 		give_back(link, ticket, ticket->asked_at + ticket->remaining_ms))
-		complain("the lock is given back");
+		complain("the lock has been released");
 	else
-		complain("request %s holds the lock: repeat it, or let its lease run out",
+		complain("request %s has been granted: repeat it, or let its lease run out",
 				 options->request);
 }
 
@@ -107,7 +108,7 @@ acquire_command(const Options *options)
 
 /*
  * ticket_command
- *	  A question about one ticket.
+ *	  Runs a subcommand for one ticket.
  */
 static ExitCode
 ticket_command(const Options *options, Ask what,
@@ -215,7 +216,8 @@ print_status(const Options *options, const PGresult *answer)
 
 /*
  * print_time
- *	  Heads a refreshed table; on a terminal it takes the place of the last.
+ *	  Prints the heading of a refreshed table.  On a terminal, the table
+ *	  replaces the previous one.
  */
 static void
 print_time(const Options *options, bool first)
@@ -238,7 +240,7 @@ print_time(const Options *options, bool first)
 
 /*
  * show_status
- *	  One look of several; false if it cannot be shown.
+ *	  Prints one refresh; returns false if that failed.
  */
 static bool
 show_status(const Link *link, const Options *options, bool answered,
@@ -256,7 +258,7 @@ show_status(const Link *link, const Options *options, bool answered,
 
 /*
  * watch_status
- *	  Until a signal comes.  A lost connection is opened anew.
+ *	  Repeats until a signal arrives.  A lost connection is opened again.
  */
 static ExitCode
 watch_status(Link *link, const Options *options)

@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * event.c
- *	  The local clock, signals, and the descriptors 0 to 2.
+ *	  The local clock, signals, and file descriptors 0 to 2.
  *
- * A handler only notes its signal and writes to a pipe, so that whoever
- * sleeps in poll() on the other end wakes up also when the signal comes just
- * before poll() does.
+ * A signal handler only records its signal and writes to a pipe.  A sleep in
+ * poll() on the other end of the pipe therefore ends even if the signal
+ * arrives just before poll() is called.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -23,8 +23,8 @@
 #include "cli.h"
 
 /*
- * What ends a program that does not catch it, but for the signals of its own
- * faults, after which there is nothing to go on with.
+ * Signals that terminate a program unless caught, except those of program
+ * faults, after which it cannot continue.
  */
 static const int ending[] = {
 	SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM,
@@ -47,10 +47,10 @@ static int	wake_pipe[2] = {-1, -1};
 
 /*
  * fill_standard_descriptors
- *	  What was closed when the program began is opened, so that no socket gets
- *	  the number, and messages do not go into the connection.  It is opened the
- *	  wrong way round, so that to use it still fails, and the command of "run"
- *	  does not get it.
+ *	  Opens those of file descriptors 0 to 2 that were closed when the program
+ *	  started, so that no socket gets such a number and messages do not go into
+ *	  the connection.  They are opened in the wrong direction, so that using
+ *	  them still fails, and the command of "run" does not inherit them.
  */
 void
 fill_standard_descriptors(void)
@@ -64,9 +64,9 @@ fill_standard_descriptors(void)
 
 /*
  * now
- *	  The time that counts while the machine is suspended, too, where the
- *	  system has such a clock: the server's leases go on then.  No clock that
- *	  can be set.
+ *	  The current time.  We use a clock that also advances while the machine is
+ *	  suspended, if there is one, because leases run on in the server.  The
+ *	  clock cannot be set.
  */
 Instant
 now(void)
@@ -86,7 +86,7 @@ note_signal(int signo)
 	int			saved_errno = errno;
 
 	caught[signo] = 1;
-	/* if the pipe is full, it wakes as it is */
+	/* if the pipe is full, poll() will return anyway */
 	(void) !write(wake_pipe[1], "", 1);
 	errno = saved_errno;
 }
@@ -98,7 +98,7 @@ open_wake_pipe(void)
 		return;
 	if (pipe(wake_pipe) != 0)
 	{
-		complain("no pipe: %s", strerror(errno));
+		complain("could not create a pipe: %s", strerror(errno));
 		exit(EXIT_SERVER);
 	}
 	for (int i = 0; i < 2; i++)
@@ -110,9 +110,9 @@ open_wake_pipe(void)
 
 /*
  * catch_signals
- *	  Has these signals noted for next_signal().  One that was ignored when
- *	  the program began stays so, as nohup means it to be; but not SIGCHLD,
- *	  without which the end of a child would not be told.
+ *	  Records these signals for next_signal().  A signal that was ignored when
+ *	  the program started stays ignored, as nohup intends.  The exception is
+ *	  SIGCHLD, without which we would not learn about the end of a child.
  */
 void
 catch_signals(const int *signals, int count)
@@ -139,8 +139,8 @@ catch_signals(const int *signals, int count)
 
 /*
  * catch_ending_signals
- *	  Of those that would end the program each is noted instead, so that what
- *	  it has taken can be given back.
+ *	  Records all signals that would terminate the program, so that it can
+ *	  release what it holds.
  */
 void
 catch_ending_signals(void)
@@ -154,7 +154,7 @@ catch_ending_signals(void)
 
 /*
  * ignore_signal
- *	  The same for a signal that is not to be noticed.
+ *	  Ignores a signal.
  */
 void
 ignore_signal(int signo)
@@ -171,7 +171,7 @@ ignore_signal(int signo)
 
 /*
  * ignore_failed_writes
- *	  A write that fails is told by its error alone.
+ *	  Makes failed writes return an error instead of raising a signal.
  */
 void
 ignore_failed_writes(void)
@@ -182,7 +182,7 @@ ignore_failed_writes(void)
 
 /*
  * restore_signals
- *	  All as the program found it.
+ *	  Restores the signal handlers that the program started with.
  */
 void
 restore_signals(void)
@@ -206,7 +206,7 @@ signal_is_pending(void)
 
 /*
  * next_signal
- *	  One of the signals that came; 0 if there is none.
+ *	  Returns one of the recorded signals; 0 if there is none.
  */
 int
 next_signal(void)
@@ -222,10 +222,10 @@ next_signal(void)
 
 /*
  * sleep_until
- *	  Until one of the descriptors is ready, a signal comes, or the time.  Ask
- *	  next_signal() first.  fds[0] is filled in here.  It never sleeps for
- *	  longer than a second, for poll()'s time stands still while the machine is
- *	  suspended.
+ *	  Sleeps until a file descriptor is ready, a signal arrives or the time is
+ *	  reached.  Call next_signal() first.  fds[0] is filled in here.  A single
+ *	  sleep is limited to a second, because poll() does not count the time
+ *	  during which the machine is suspended.
  */
 void
 sleep_until(struct pollfd *fds, int count, Instant until)
@@ -247,7 +247,7 @@ sleep_until(struct pollfd *fds, int count, Instant until)
 
 /*
  * close_wake_pipe
- *	  For a forked process that shares nothing with its parent.
+ *	  Called in a forked process that shares nothing with its parent.
  */
 void
 close_wake_pipe(void)

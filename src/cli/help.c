@@ -1,18 +1,19 @@
 /*-------------------------------------------------------------------------
  *
  * help.c
- *	  What one subcommand takes, out of the text for all of them.
+ *	  The help of one subcommand, extracted from the text for all of them.
  *
- * So there is one text to keep, and none can be at odds with another.  It is
- * laid out like this, which the tests of completion and help hold it to:
+ * There is only one text to maintain, so its parts cannot contradict each
+ * other.  Its layout is the following, which the tests of completion and help
+ * enforce:
  *
  *	Usage:
- *	  leaselock COMMAND ...		a subcommand, which goes on in lines further in
+ *	  leaselock COMMAND ...		a subcommand, maybe with continuation lines
  *
  *	Options:
- *	      --option ...			an option, which goes on in lines further in
+ *	      --option ...			an option, maybe with continuation lines
  *
- *	what concerns every subcommand
+ *	what applies to every subcommand
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -27,7 +28,7 @@
 #define COMMAND_START	"  leaselock "
 #define LOWER			"abcdefghijklmnopqrstuvwxyz-"
 
-/* What a line that goes on begins with. */
+/* The beginning of a continuation line. */
 #define FURTHER_IN		"          "
 
 typedef struct Span
@@ -43,18 +44,18 @@ static const struct
 }			summaries[] = {
 	{"acquire", "acquires a lock, or waits for it, and prints the ticket"},
 	{"get", "shows the present state of a ticket"},
-	{"heartbeat", "makes a held ticket last a full lease from now"},
-	{"release", "gives a ticket back, or cancels its wait"},
+	{"heartbeat", "renews a held ticket for a full lease from now"},
+	{"release", "releases a ticket, or cancels its wait"},
 	{"status", "shows the locks that are held or waited for"},
-	{"events", "shows what became of locks, and goes on with what happens"},
-	{"break", "ends the grant that has that fence, for operators"},
-	{"run", "runs a command while it holds a lock, and ends it with the lease"},
-	{"mcp", "serves locks to agents, by the Model Context Protocol"},
+	{"events", "shows the events of locks, and follows new ones"},
+	{"break", "ends the grant with the given fence, for operators"},
+	{"run", "runs a command under a lease; terminates it if the lease is lost"},
+	{"mcp", "serves locks to agents over the Model Context Protocol"},
 };
 
 /*
  * entry_at
- *	  The line at "start" and those further in that follow it.
+ *	  The line at "start" and its continuation lines.
  */
 static Span
 entry_at(const char *start)
@@ -74,7 +75,7 @@ entry_at(const char *start)
 
 /*
  * find_synopsis
- *	  Of length 0 if there is no such command.
+ *	  The synopsis of a command; its length is 0 if the command does not exist.
  */
 static Span
 find_synopsis(const char *usage, const char *command)
@@ -100,8 +101,8 @@ find_synopsis(const char *usage, const char *command)
 
 /*
  * is_taken
- *	  Does the synopsis name the option that the entry begins with, or does
- *	  every command take it?
+ *	  Whether the synopsis contains the option of the entry, or every command
+ *	  takes it.
  */
 static bool
 is_taken(Span synopsis, Span entry)
@@ -126,7 +127,8 @@ is_taken(Span synopsis, Span entry)
 
 /*
  * print_help
- *	  For one command; without one, or for one that there is not, all of it.
+ *	  Prints the help of one command, or the full text if command is NULL or
+ *	  unknown.
  */
 void
 print_help(const char *usage, const char *command)

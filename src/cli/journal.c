@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * journal.c
- *	  events: what became of leases, one line each.
+ *	  The subcommand events: the history of leases, one line per event.
  *
- * Read page by page behind a cursor, which the answer itself moves on: so what
- * one question has shown the next does not show again, and a connection that was
- * lost in between is no gap.
+ * Events are read in pages after a cursor, which each answer advances.  No
+ * event is therefore shown twice, and none is missed when the connection is
+ * lost in between.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -17,15 +17,20 @@
 
 #include "cli.h"
 
-/* How long an answer may take, and between two questions where all was read. */
+/*
+ * How long to wait for an answer, and how long to pause when all events have
+ * been read.
+ */
 #define ANSWER_MS	30000
 #define POLL_MS		1000
 
-/* Columns of an answer that are shown; before them is where to go on. */
+/*
+ * The displayed columns of an answer; the columns before them hold the cursor.
+ */
 #define FIRST_SHOWN		3
 #define SHOWN			9
 
-/* Which kinds catch the eye, on a terminal. */
+/* Colours of the kinds, on a terminal. */
 static const struct
 {
 	const char *kind;
@@ -49,17 +54,17 @@ static const struct
 
 #define COLORS	((int) (sizeof(colors) / sizeof(colors[0])))
 
-/* Where to go on, as the server told it; NULL: from the beginning. */
+/* The cursor, as the server returned it; NULL: the beginning. */
 typedef struct Cursor
 {
 	char	   *xid;
 	char	   *id;
-	char	   *snapshot;		/* what it shows is not to be shown */
+	char	   *snapshot;		/* do not show events that it sees */
 } Cursor;
 
 /*
  * keep
- *	  A copy of a value, in place of another.
+ *	  Replaces a string by a copy of another.
  */
 static void
 keep(char **place, const char *value)
@@ -69,7 +74,7 @@ keep(char **place, const char *value)
 }
 
 /* ---------------------------------------------------------------------
- * Showing
+ * Output
  * ---------------------------------------------------------------------
  */
 
@@ -84,7 +89,8 @@ kind_color(const char *kind)
 
 /*
  * colors_are_allowed
- *	  By https://no-color.org, and not where the terminal can do nothing.
+ *	  Whether colours may be used: as https://no-color.org requires, and only
+ *	  if the terminal can show them.
  */
 static bool
 colors_are_allowed(void)
@@ -98,9 +104,9 @@ colors_are_allowed(void)
 
 /*
  * show_page
- *	  On a terminal the columns are aligned, as wide as was needed so far; what
- *	  is not there is a dash.  Elsewhere a tab is between them, and nothing
- *	  stands for what is not there.
+ *	  Prints a page.  On a terminal, columns are aligned to the greatest width
+ *	  so far, and an empty value is shown as a dash.  Otherwise, columns are
+ *	  separated by tabs, and an empty value is empty.
  */
 static void
 show_page(const PGresult *answer)
@@ -123,7 +129,7 @@ show_page(const PGresult *answer)
 
 		for (int i = 0; i < SHOWN; i++)
 			cells[i] = PQgetvalue(answer, row, FIRST_SHOWN + i);
-		/* the last row may only tell where to go on */
+		/* the last row may contain only the cursor */
 		if (cells[1][0] != '\0')
 			print_cells(cells, terminal ? widths : NULL, SHOWN, 1,
 						colored ? kind_color(cells[1]) : NULL);
@@ -132,7 +138,7 @@ show_page(const PGresult *answer)
 
 /*
  * show_json
- *	  The same, as the server has put it.
+ *	  Prints a page as JSON, as the server formatted it.
  */
 static void
 show_json(const PGresult *answer)
@@ -149,7 +155,7 @@ show_json(const PGresult *answer)
 
 /*
  * ask
- *	  A signal that is caught ends it.
+ *	  Asks a question and waits for the answer.  A caught signal ends the wait.
  */
 static bool
 ask(Link *link, Ask what, const char *const *parameters)
@@ -160,7 +166,8 @@ ask(Link *link, Ask what, const char *const *parameters)
 
 /*
  * find_present
- *	  What follows from now on: what the present snapshot does not show.
+ *	  Sets the cursor to the present, so that only events follow that the
+ *	  current snapshot does not see.
  */
 static bool
 find_present(Link *link, Cursor *cursor)
@@ -175,7 +182,7 @@ find_present(Link *link, Cursor *cursor)
 
 /*
  * read_page
- *	  One page; *more tells whether there is another at once.
+ *	  Reads one page; *more says whether another is available at once.
  */
 static bool
 read_page(Link *link, const Options *options, Cursor *cursor, bool *more)
@@ -220,8 +227,8 @@ sleep_between_pages(Link *link)
 
 /*
  * show_events
- *	  To the last, and on from there where they are followed, until a signal
- *	  comes.  A lost connection is opened anew.
+ *	  Shows events up to the last and, with --follow, new ones until a signal
+ *	  arrives.  A lost connection is opened again.
  */
 static ExitCode
 show_events(Link *link, const Options *options, Cursor *cursor)

@@ -1,11 +1,11 @@
-# bash completion for leaselock(1), over the functions of bash-completion.
+# bash completion for leaselock(1), based on the functions of bash-completion.
 #
-# Commands and options are read from "leaselock --help", so there is no second
-# list of them to keep.  Scopes and lock names are those of leases that the
-# connection's role may see, from a server that answers within 200 ms, or
+# Commands and options are taken from "leaselock --help", so there is no second
+# list to maintain.  Scopes and lock names are those of leases that the role of
+# the connection may see, if the server answers within 200 ms or
 # LEASELOCK_COMPLETION_SECONDS.
 
-# _leaselock_synopsis HELP COMMAND: its lines of the usage, as one
+# _leaselock_synopsis HELP COMMAND: the usage of a command, on one line
 _leaselock_synopsis()
 {
 	awk -v command="$2" '
@@ -20,15 +20,15 @@ _leaselock_takes_value()
 	[[ $2 == -[hpUd] || $1 =~ (^|[^a-z-])"$2"\ [A-Z] ]]
 }
 
-# _leaselock_plain WORD: it means what it says; nothing here evaluates a word
+# _leaselock_plain WORD: whether a word needs no evaluation; we evaluate none
 _leaselock_plain()
 {
 	[[ $1 != *[\$\`\"\'\\~]* ]]
 }
 
-# _leaselock_status COLUMN ARGUMENT...: scopes or lock names of the status that
-# the arguments ask for.  They begin each line; what needs another escape than
-# these two cannot be typed, either.
+# _leaselock_status COLUMN ARGUMENT...: the scopes or lock names in the output of
+# a status command.  They are at the start of each line; names that need other
+# escapes than these two cannot be typed anyway.
 _leaselock_status()
 {
 	local text='\(\([^"\\]\|\\["\\]\)*\)' column=$1
@@ -38,7 +38,7 @@ _leaselock_status()
 		sed 's/\\\(["\\]\)/\1/g' | sort -u
 }
 
-# _leaselock_offer: the lines of standard input that continue $cur, quoted
+# _leaselock_offer: offers the lines of standard input that start with $cur, quoted
 _leaselock_offer()
 {
 	local line quote= typed=$cur
@@ -68,12 +68,12 @@ _leaselock()
 	help=$("$program" --help 2>/dev/null) || return
 	local commands=$(sed -n 's/^  leaselock \([a-z]*\) .*/\1/p' <<<"$help")
 
-	# what stands before the word in question
+	# the words before the current one
 	for ((i = 1; i < cword; i++)); do
 		word=${words[i]}
 		case $word in
 			--)
-				# the name may stand behind one of its own
+				# the name may follow a "--" of its own
 				if [[ $command == run && $operands -gt 0 ]]; then
 					_command_offset $((i + 1))
 					return
@@ -113,7 +113,7 @@ _leaselock()
 			-h | --host) _known_hosts_real -- "$cur" ;;
 		esac
 	elif [[ $cur == -* ]]; then
-		# those of the command, and those of every command
+		# the options of the command, and those of every command
 		COMPREPLY=($(compgen -W '$(grep -oE -- "--[a-z][a-z-]*" <<<"$synopsis")
 			--quiet --version --help --host --port --username --dbname' -- "$cur"))
 	elif [[ ! $command ]]; then

@@ -1,16 +1,17 @@
 /*-------------------------------------------------------------------------
  *
  * link.c
- *	  A connection that never blocks, and the questions it can ask.
+ *	  A connection that never blocks, and the questions asked over it.
  *
- * A question is asked of a link in whatever state that is: link_step()
- * connects first if it must, sends the question, and collects the answer, as
- * far as each is possible without waiting.  A question has an end, so that a
- * server that accepts and then says nothing is a failure like any other.
- * After a failure the link is down, and the next question connects anew.
+ * A question can be asked in any state of the link.  link_step() connects
+ * first if necessary, sends the question and collects the answer, as far as
+ * each is possible without waiting.  A question has a deadline, so that a
+ * server that accepts it and then never answers counts as a failure like any
+ * other.  After a failure the link is down, and the next question connects
+ * again.
  *
- * All of it is libpq's asynchronous interface.  One thing in that may block
- * all the same: the look-up of a host name.
+ * Everything uses libpq's asynchronous interface.  Only the look-up of a host
+ * name may still block.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -22,12 +23,12 @@
 
 #include "cli.h"
 
-/* How long one host may take to connect, unless connect_timeout says so. */
+/* How long to try to connect to one host, unless connect_timeout is set. */
 #define CONNECT_MS			10000
 
 /*
- * Of what the server says unasked so much is shown for one question; a server
- * need not be a friend.
+ * The most notices that are shown for one question, because a server may be
+ * malicious.
  */
 #define MOST_NOTICES		100
 
@@ -57,7 +58,8 @@ link_close(Link *link)
 
 /*
  * note_error
- *	  Keeps a message, of libpq's with its lines.
+ *	  Stores an error message; with_lines keeps the line breaks of libpq's
+ *	  messages.
  */
 static void
 note_error(Link *link, const char *message, bool with_lines)
@@ -85,7 +87,7 @@ note_error(Link *link, const char *message, bool with_lines)
 
 /*
  * link_drop
- *	  The connection is of no more use, and what was asked has failed.
+ *	  Closes a connection that can no longer be used; the question has failed.
  */
 void
 link_drop(Link *link, const char *reason)
@@ -100,7 +102,7 @@ link_drop(Link *link, const char *reason)
 
 /*
  * give_up_on
- *	  The same where it would fail again.
+ *	  Likewise, if a retry would fail as well.
  */
 static void
 give_up_on(Link *link, const char *reason)
@@ -125,8 +127,8 @@ connection_option(PQconninfoOption *options, const char *keyword)
 
 /*
  * rotate
- *	  A comma-separated list that begins after its first elements, which come
- *	  last.  The result is to be freed.
+ *	  Rotates a comma-separated list to the left by "skip" elements.  The
+ *	  caller frees the result.
  */
 static char *
 rotate(const char *list, int skip)
@@ -150,9 +152,9 @@ rotate(const char *list, int skip)
 
 /*
  * begin_connection
- *	  Connects as psql does: a connection string in dbname goes before what
- *	  the other options say.  With host, hostaddr and port those replace the
- *	  ones of the connection string.
+ *	  Connects as psql does: a connection string in dbname takes precedence
+ *	  over the other options.  If not NULL, host, hostaddr and port replace
+ *	  those of the connection string.
  */
 static PGconn *
 begin_connection(const Options *options, const char *host,
@@ -186,8 +188,8 @@ begin_connection(const Options *options, const char *host,
 
 /*
  * begin_elsewhere
- *	  Connects to the hosts of the list, beginning after those that did not
- *	  answer.  libpq itself goes on to the next host only where one fails.
+ *	  Connects to the hosts of the list, starting after those that did not
+ *	  respond.  By itself, libpq tries the next host only after an error.
  */
 static PGconn *
 begin_elsewhere(Link *link)
@@ -226,7 +228,7 @@ count_hosts(PQconninfoOption *known)
 
 /*
  * show_notice
- *	  What the server says unasked.
+ *	  Shows a notice from the server.
  */
 static void
 show_notice(void *arg, const char *message)
@@ -239,7 +241,7 @@ show_notice(void *arg, const char *message)
 
 /*
  * connection_string_is_sound
- *	  What is wrong with it will be wrong the next time, too.
+ *	  Checks the connection string.  An error in it is permanent.
  */
 static bool
 connection_string_is_sound(Link *link)
@@ -292,14 +294,15 @@ connect_to_server(Link *link)
 	link->direction = PGRES_POLLING_WRITING;
 	link->next_host_at = now() +
 		(seconds > 0 && seconds < MAX_SECONDS ? seconds * 1000 : CONNECT_MS);
-	/* shows the SQLSTATE also where the server refuses the connection */
+	/* so that a refused connection shows its SQLSTATE */
 	PQsetErrorVerbosity(link->conn, PQERRORS_VERBOSE);
 	PQsetNoticeProcessor(link->conn, show_notice, link);
 }
 
 /*
  * try_next_host
- *	  The present one has had its time.
+ *	  Goes on to the next host because the current one has not responded in
+ *	  time.
  */
 static void
 try_next_host(Link *link)
@@ -321,8 +324,8 @@ try_next_host(Link *link)
 
 /*
  * link_ask
- *	  Begins a question; link_step() does the rest.  The parameters must last
- *	  until it is answered or has failed.
+ *	  Starts a question; link_step() does the rest.  The parameters must remain
+ *	  valid until it has been answered or has failed.
  */
 void
 link_ask(Link *link, Ask ask, const char *const *parameters,
@@ -357,9 +360,10 @@ send_question(Link *link)
 
 /*
  * note_refusal
- *	  Keeps why the connection failed.  Where the server refused it, finds the
- *	  SQLSTATE in the message, "...:  28000: ...", for libpq does not hand it
- *	  out; and leaves out the place in the server's source.
+ *	  Stores the reason why the connection failed.  If the server refused it,
+ *	  extracts the SQLSTATE from the message ("...:  28000: ..."), because
+ *	  libpq provides no other way, and removes the location in the server's
+ *	  source code.
  */
 static void
 note_refusal(Link *link)
@@ -407,7 +411,7 @@ step_connecting(Link *link)
 
 /*
  * note_server_error
- *	  Keeps what the server says of a question that it could not answer.
+ *	  Stores the server's error for a question.
  */
 static void
 note_server_error(Link *link)
@@ -436,9 +440,10 @@ note_server_error(Link *link)
 
 /*
  * keep_result
- *	  One of what the server sends for a question.  There is to be one table
- *	  and nothing else, but an error may follow it, where the transaction could
- *	  not be committed.  False for what cannot be an answer, such as COPY.
+ *	  Stores one of the server's results for a question.  There must be a
+ *	  single table, but an error may follow it if the transaction could not
+ *	  commit.  Returns false for anything that cannot be an answer, such as
+ *	  COPY.
  */
 static bool
 keep_result(Link *link, PGresult *result)
@@ -462,8 +467,9 @@ keep_result(Link *link, PGresult *result)
 
 /*
  * lose_connection
- *	  In the middle of a question.  If it was told why, that is kept as a text,
- *	  without its SQLSTATE: what counts is that the connection is gone.
+ *	  Handles a connection lost during a question.  If the server gave a
+ *	  reason, it is stored as text without its SQLSTATE, because all that
+ *	  matters is that the connection is gone.
  */
 static Progress
 lose_connection(Link *link)
@@ -479,7 +485,7 @@ lose_connection(Link *link)
 
 /*
  * judge_answer
- *	  All has come.
+ *	  Evaluates the complete answer.
  */
 static Progress
 judge_answer(Link *link)
@@ -502,15 +508,15 @@ judge_answer(Link *link)
 		return ANSWERED;
 	}
 	else
-		give_up_on(link, "the server's answer makes no sense");
+		give_up_on(link, "the server's answer is malformed");
 	forget_answer(link);
 	return FAILED;
 }
 
 /*
  * collect_answer
- *	  As far as it is there.  PQgetResult() would wait where PQisBusy() says
- *	  that there is more to come.
+ *	  Collects the available part of the answer.  PQgetResult() would block if
+ *	  PQisBusy() said that more is to come.
  */
 static Progress
 collect_answer(Link *link)
@@ -523,7 +529,7 @@ collect_answer(Link *link)
 			return judge_answer(link);
 		if (!keep_result(link, result))
 		{
-			give_up_on(link, "the server's answer makes no sense");
+			give_up_on(link, "the server's answer is malformed");
 			forget_answer(link);
 			return FAILED;
 		}
@@ -533,7 +539,7 @@ collect_answer(Link *link)
 
 /*
  * read_input
- *	  Takes what the server has sent.  Notifications were not asked for.
+ *	  Reads what the server has sent.  Notifications are discarded.
  */
 static bool
 read_input(Link *link)
@@ -557,7 +563,7 @@ step_asking(Link *link)
 
 /*
  * step_idle
- *	  Notices that the server has closed an idle connection, so that it can be
+ *	  Detects that the server has closed an idle connection, so that it can be
  *	  opened again before it is needed.
  */
 static void
@@ -569,8 +575,8 @@ step_idle(Link *link)
 
 /*
  * link_step
- *	  Goes on with the question as far as it can without waiting.  Of a link
- *	  that is asked nothing the result is FAILED if it is down.
+ *	  Continues the question as far as possible without waiting.  If no
+ *	  question is open, the result is FAILED if the link is down.
  */
 Progress
 link_step(Link *link)
@@ -590,7 +596,7 @@ link_step(Link *link)
 	}
 	if (link->asked && now() >= link->give_up_at)
 	{
-		link_drop(link, "the server does not answer");
+		link_drop(link, "the server is not responding");
 		forget_answer(link);
 	}
 	return link->state == LINK_DOWN ? FAILED : PENDING;
@@ -598,8 +604,8 @@ link_step(Link *link)
 
 /*
  * link_sleep_with
- *	  Until the link can go on, one of the descriptors that stand after the
- *	  first LINK_FDS is ready, a signal comes, or the time.
+ *	  Sleeps until the link can continue, one of the file descriptors after the
+ *	  first LINK_FDS is ready, a signal arrives, or the time is reached.
  */
 void
 link_sleep_with(Link *link, struct pollfd *fds, int count, Instant until)
@@ -620,7 +626,7 @@ link_sleep_with(Link *link, struct pollfd *fds, int count, Instant until)
 
 /*
  * link_sleep
- *	  The same with one descriptor that is to be read, unless it is -1.
+ *	  Likewise, with one file descriptor to read from; -1: none.
  */
 void
 link_sleep(Link *link, int fd, Instant until)
@@ -634,8 +640,8 @@ link_sleep(Link *link, int fd, Instant until)
 
 /*
  * link_await
- *	  Waits until the question is answered or has failed; if interruptible,
- *	  or until a signal comes, and then the result is PENDING.
+ *	  Waits until the question has been answered or has failed.  If
+ *	  interruptible, a signal ends the wait with PENDING.
  */
 Progress
 link_await(Link *link, bool interruptible)
@@ -668,9 +674,9 @@ sqlstate_is_one_of(const Link *link, const char *const *classes)
 
 /*
  * link_may_recover
- *	  Whether it makes sense to ask once more: the connection failed, the
- *	  server is starting, stopping or full, or others were in the way just
- *	  then.  What it refuses otherwise it will refuse again.
+ *	  Whether a retry makes sense: the connection failed, the server is
+ *	  starting, stopping or full, or other transactions were in the way.  Other
+ *	  errors are permanent.
  */
 bool
 link_may_recover(const Link *link)
@@ -698,7 +704,7 @@ link_outcome_is_open(const Link *link)
 
 /*
  * complain_of_failure
- *	  Says what it was, with a hint where the extension is not there.
+ *	  Prints the error, with a hint if the extension is missing.
  */
 ExitCode
 complain_of_failure(const Link *link)
@@ -707,14 +713,14 @@ complain_of_failure(const Link *link)
 
 	complain_of_lines(link->error, "%s", "");
 	if (sqlstate_is_one_of(link, missing))
-		complain("is the extension there, in its present version? CREATE EXTENSION leaselock");
+		complain("is the current version of the extension installed? Run CREATE EXTENSION leaselock");
 	return link_exit_code(link);
 }
 
 /*
  * link_exit_code
- *	  For the failure that the link has seen.  A value that the server refuses
- *	  was wrong on the command line.
+ *	  The exit code for the link's failure.  A value that the server refuses is
+ *	  an error in the command line.
  */
 ExitCode
 link_exit_code(const Link *link)

@@ -4,13 +4,13 @@
  *	  A server of the Model Context Protocol: the loop, and its end.
  *
  * The loop sleeps until there is input, room for output, something from the
- * database, a signal, or the time for the next question, and does all of what
- * can be done without waiting.  The database is connected to when something
- * is to be asked of it, for some clients start a server only to see what it
- * offers.
+ * database, a signal, or the next question is due.  It then does everything
+ * that can be done without waiting.  It connects to the database only when
+ * there is something to ask, because some clients start a server merely to see
+ * what it offers.
  *
- * It ends with its input.  What was called is still answered, if that takes
- * no longer than END_MS.
+ * The server ends with its input.  Pending calls are still answered if that
+ * takes no longer than END_MS.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -24,7 +24,7 @@
 
 #define END_MS		3000
 
-/* What the loop listens to, after what sleep_until() and the link add. */
+/* File descriptors of the loop, after those of sleep_until() and the link. */
 enum
 {
 	FD_INPUT = LINK_FDS,
@@ -51,8 +51,9 @@ is_full(void)
 
 /*
  * read_input
- *	  A client that does not read its answers is not heard, so that they do
- *	  not pile up, but that it has gone is noticed.
+ *	  Reads input.  While a client does not read its answers, its input is not
+ *	  read either, so that answers do not pile up; but we notice if it has
+ *	  gone.
  */
 static void
 read_input(Server *server, const struct pollfd *fds)
@@ -69,8 +70,8 @@ read_input(Server *server, const struct pollfd *fds)
 
 /*
  * take_input
- *	  What has come.  Where the client has gone and its answers are not read,
- *	  what else it wanted is not waited for, after a while.
+ *	  Processes the input that has arrived.  If the client has gone without
+ *	  reading its answers, we stop waiting for it after a while.
  */
 static void
 take_input(Server *server, const struct pollfd *fds)
@@ -88,7 +89,7 @@ take_input(Server *server, const struct pollfd *fds)
 	if (server->input_has_ended && !wire_holds_a_line())
 	{
 		if (wire_ends_within_a_message())
-			report("the input ended within a message, which is not carried out");
+			report("the input ended in the middle of a message, which is ignored");
 		begin_to_end(server);
 	}
 	else if (is_full() && (server->input_has_ended || server->has_hung_up))
@@ -107,7 +108,7 @@ take_input(Server *server, const struct pollfd *fds)
 
 /*
  * has_ended
- *	  All is done that could be, or there is no more time for it.
+ *	  Whether everything has been done that could be done, or the time is over.
  */
 static bool
 has_ended(const Server *server)
@@ -141,8 +142,8 @@ sleep_until_something(Server *server, struct pollfd *fds)
 
 /*
  * take_signals
- *	  Each that would end the program has it end as the input does, and the
- *	  second one at once.
+ *	  Handles signals: the first signal that would terminate the program ends
+ *	  the server as the end of the input does; the second ends it at once.
  */
 static ExitCode
 take_signals(Server *server, ExitCode code)
@@ -174,7 +175,7 @@ mcp_command(const Options *given)
 	/* JSON is UTF-8, whatever the environment says */
 	options.uses_utf8 = true;
 	set_text_encoding("UTF8");
-	/* the link would wait for a reader of what the server says unasked */
+	/* otherwise printing notices could block */
 	options.quiet = true;
 	catch_ending_signals();
 	catch_signals(&child_ended, 1);

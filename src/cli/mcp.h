@@ -1,22 +1,22 @@
 /*-------------------------------------------------------------------------
  *
  * mcp.h
- *	  The subcommand mcp: what its files share.
+ *	  Shared declarations of the subcommand mcp.
  *
- * A server of the Model Context Protocol on standard input and output, in one
- * process with one loop and one connection.  Nothing in it waits but the
- * loop.  The layers, each of which calls only those above it, and all of them
- * the rest of the program:
+ * The subcommand is a server of the Model Context Protocol on standard input
+ * and output.  It is a single process with one loop and one connection, and
+ * nothing in it blocks except the loop.  Its files form layers, each of which
+ * calls only those above it, and all of which call the rest of the program:
  *
  *	mcp_wire	lines of JSON, in and out
- *	mcp_tool	the tools: what they are called, take and answer
- *	mcp_value	what a call gives for the arguments of its tool
- *	mcp_cancel	takes back a question that the server does not answer
- *	mcp_answer	what a call is answered
- *	mcp_lease	acquisitions that are looked after: waits, and leases kept
- *	mcp_outcome what becomes of them
- *	mcp_call	the calls, and what becomes of a question of theirs
- *	mcp_turn	whose question is asked next
+ *	mcp_tool	the tools: names, arguments and answers
+ *	mcp_value	parsing the arguments of a call
+ *	mcp_cancel	cancels a question that the server does not answer
+ *	mcp_answer	the answers to calls
+ *	mcp_lease	managed acquisitions: waits, and leases that are kept
+ *	mcp_outcome their answers and failures
+ *	mcp_call	the calls, and the results of their questions
+ *	mcp_turn	decides whose question is asked next
  *	mcp_method	requests and notifications
  *	mcp			the loop, and its end
  *
@@ -33,7 +33,7 @@
 
 /* mcp_wire.c */
 
-/* The codes of JSON-RPC, and one of the protocol's own. */
+/* Error codes of JSON-RPC, and one of the protocol itself. */
 typedef enum ErrorCode
 {
 	PARSE_ERROR = -32700,
@@ -44,7 +44,7 @@ typedef enum ErrorCode
 	UNSUPPORTED_VERSION = -32022
 } ErrorCode;
 
-/* The revision that needs no handshake, and the prefix of its keys. */
+/* The revision without a handshake, and the prefix of its keys. */
 #define MODERN_VERSION	"2026-07-28"
 #define META_PREFIX		"io.modelcontextprotocol/"
 
@@ -65,7 +65,10 @@ extern char *copy_text(const char *text);
 extern void report(const char *format,...)
 			__attribute__((format(printf, 1, 2)));
 
-/* Beyond so many bytes that nobody reads no more is read, or asked. */
+/*
+ * If this many bytes of output have not been read, no further input is read
+ * and no further questions are asked.
+ */
 #define MOST_BACKLOG	((size_t) 256 * 1024)
 
 /* mcp_tool.c */
@@ -103,7 +106,7 @@ typedef struct ArgumentRule
 	ArgumentKind kind;
 	double		least;
 	double		most;
-	const char *standard;		/* as JSON; NULL: none */
+	const char *standard;		/* as JSON; NULL: no default */
 	const char *description;
 } ArgumentRule;
 
@@ -112,14 +115,14 @@ typedef struct Tool
 	const char *name;
 	const char *title;
 	Ask			ask;
-	int			takes;			/* bits of the arguments */
+	int			takes;			/* bit sets of arguments */
 	int			needs;
 	bool		reads_only;
 	bool		destroys;
 	const char *description;
 } Tool;
 
-/* A whole number that has only a least value. */
+/* As a maximum: there is none. */
 #define UNBOUNDED	0.0
 
 extern const ArgumentRule argument_rules[];
@@ -129,7 +132,7 @@ extern json_t *list_tools(const Options *options);
 
 /* mcp_value.c */
 
-/* By Argument: as text, NULL if not given. */
+/* The arguments of a call as text, indexed by Argument; NULL if missing. */
 typedef struct Values
 {
 	char	   *text[ARGUMENTS];
@@ -147,19 +150,19 @@ extern bool canceller_is_running(void);
 extern bool canceller_is_stuck(void);
 extern void stop_canceller(void);
 
-/* Whoever has something to ask, and when. */
+/* Something that asks questions, and when. */
 typedef struct Task
 {
-	Instant		ask_at;			/* INT64_MAX: nothing */
-	int			number;			/* who was there first goes first */
-	Instant		patience_ends;	/* of the question that is asked */
-	int			failures;		/* in a row */
-	int64_t		slice_ms;		/* how long it may keep others waiting */
-	bool		is_cut;			/* the question was taken back */
+	Instant		ask_at;			/* INT64_MAX: not at all */
+	int			number;			/* order of creation; breaks ties */
+	Instant		patience_ends;	/* deadline of the open question */
+	int			failures;		/* consecutive ones */
+	int64_t		slice_ms;		/* how long it may make others wait */
+	bool		is_cut;			/* the question was cancelled */
 	bool		is_open;		/* it may have been carried out */
 } Task;
 
-/* An acquisition that is looked after. */
+/* A managed acquisition. */
 typedef struct Lease
 {
 	struct Lease *next;
@@ -170,61 +173,61 @@ typedef struct Lease
 	char	   *lease_seconds;
 	char	   *note;			/* may be NULL */
 	char		request[40];
-	bool		request_is_known;	/* to who called, for it was given */
-	char		wait[32];		/* seconds, for the question */
+	bool		request_is_known;	/* the caller passed it */
+	char		wait[32];		/* in seconds, for the question */
 	Instant		wait_until;		/* by our clock */
-	int64_t		keep_ms;		/* how long it is to be renewed for */
-	Instant		keep_until;		/* the end of that, once it is held */
-	Ticket		ticket;			/* as last answered; state "" before that */
-	json_t	   *answer;			/* the same as JSON */
+	int64_t		keep_ms;		/* how long to renew it once it is held */
+	Instant		keep_until;		/* end of the renewals, once it is held */
+	Ticket		ticket;			/* from the last answer; state "" if none */
+	json_t	   *answer;			/* the last answer as JSON */
 	Instant		renew_at;
 	Instant		ends_at;
-	bool		is_withdrawn;	/* to be given back */
-	bool		is_abandoned;	/* the same, once it is known what it is */
+	bool		is_withdrawn;	/* to be released */
+	bool		is_abandoned;	/* to be released once its ticket is known */
 } Lease;
 
 /* A call that has not been answered. */
 typedef struct Call
 {
 	struct Call *next;
-	Task		task;			/* nothing to ask for: its lease does that */
+	Task		task;			/* unused if it has a lease */
 	json_t	   *id;
-	json_t	   *token;			/* for progress; may be NULL */
+	json_t	   *token;			/* progress token; may be NULL */
 	bool		modern;
 	const Tool *tool;
 	Values		values;
 	Lease	   *lease;
 	Instant		began;
-	Instant		answer_at;		/* a wait is answered as it is then */
-	Instant		fail_at;		/* no more repetitions after failures */
-	Instant		give_up_at;		/* the end in any case */
-	double		progress;		/* last told */
-	bool		is_cancelled;	/* nobody wants the answer */
+	Instant		answer_at;		/* when to answer a wait as it is */
+	Instant		fail_at;		/* end of retries after failures */
+	Instant		give_up_at;		/* when to answer in any case */
+	double		progress;		/* last reported */
+	bool		is_cancelled;	/* do not answer it */
 } Call;
 
 typedef struct Server
 {
 	const Options *options;
 	Link		link;
-	char		application[64];	/* our name for the database */
+	char		application[64];	/* our application_name */
 	bool		is_legacy;		/* there was a handshake */
 	Call	   *calls;
 	Lease	   *leases;
-	int			tasks;			/* so far */
-	Task	   *asking;			/* whose question is out; may be NULL */
+	int			tasks;			/* number created so far */
+	Task	   *asking;			/* whose question is open; may be NULL */
 	Instant		asked_at;
 	bool		input_has_ended;
-	bool		has_hung_up;	/* the client, while its input was not read */
-	Instant		stuck_since;	/* it has gone, and nobody reads its answers */
+	bool		has_hung_up;	/* the client, while we did not read */
+	Instant		stuck_since;	/* it has gone without reading its answers */
 	bool		is_ending;
 	Instant		end_at;
 } Server;
 
-/* How many calls and leases there may be; nobody needs more. */
+/* The maximum number of calls and leases; nobody needs more. */
 #define MOST_CALLS		1000
 #define MOST_LEASES		1000
 
-/* How long an answer may take, and repetitions after failures. */
+/* How long to wait for an answer, and how long to retry after failures. */
 #define ANSWER_MS		10000
 #define RECOVERY_MS		3000
 

@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * mcp_answer.c
- *	  What a call is answered.
+ *	  Answers to calls.
  *
- * The JSON is the server's own, the last column of its answer, so that times
- * are those of RFC 3339; it is told as structured content and once more as
- * text.  Only what could not be done is an error, never a state.
+ * JSON comes from the server, as the last column of its answer, so that times
+ * are in the format of RFC 3339.  It is sent as structured content and again
+ * as text.  Only what could not be done is an error; a state never is.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -18,8 +18,9 @@
 
 /*
  * read_json
- *	  The last column of a row; NULL if it is no object.  Names may hold bytes
- *	  that are no text, where the database's encoding lets them.
+ *	  Parses the last column of a row; returns NULL if it is not an object.
+ *	  Names may contain bytes that are not valid text if the database's
+ *	  encoding allows them.
  */
 json_t *
 read_json(const PGresult *answer, int row)
@@ -43,7 +44,7 @@ read_json(const PGresult *answer, int row)
 
 /*
  * answer_with_json
- *	  Keeps no reference.
+ *	  Keeps no reference to the JSON.
  */
 void
 answer_with_json(const Call *call, json_t *json)
@@ -59,7 +60,7 @@ answer_with_json(const Call *call, json_t *json)
 
 /*
  * answer_with_error
- *	  Takes the reference to the text.
+ *	  Takes over the reference to the text.
  */
 void
 answer_with_error(const Call *call, json_t *text)
@@ -71,8 +72,8 @@ answer_with_error(const Call *call, json_t *text)
 
 /*
  * answer_with_failure
- *	  The link's error, which has the server's message, detail and hint, and
- *	  what else there is to say.
+ *	  Answers with the link's error, which contains the server's message,
+ *	  detail and hint, followed by "more".
  */
 void
 answer_with_failure(const Call *call, const Link *link, const char *more)
@@ -83,15 +84,16 @@ answer_with_failure(const Call *call, const Link *link, const char *more)
 							  strcmp(link->sqlstate, "42P01") == 0);
 
 	snprintf(text, sizeof(text), "%s%s%s%s",
-			 link->error[0] ? link->error : "the server does not answer",
-			 is_missing ? " Is the extension there? CREATE EXTENSION leaselock" : "",
+			 link->error[0] ? link->error : "the server is not responding",
+			 is_missing ? " Is the extension installed? Run CREATE EXTENSION leaselock" : "",
 			 more[0] ? ". " : "", more);
 	answer_with_error(call, clean_string(text));
 }
 
 /*
  * list_locks
- *	  One more than was asked for tells that there are more.
+ *	  The query asked for one row more than requested, to see whether there are
+ *	  more.
  */
 static json_t *
 list_locks(const Call *call, const PGresult *answer)
@@ -108,7 +110,7 @@ list_locks(const Call *call, const PGresult *answer)
 
 /*
  * answer_question
- *	  For a call that asked the server itself.
+ *	  Answers a call that asked the server itself.
  */
 void
 answer_question(const Call *call, const PGresult *answer)
@@ -125,13 +127,14 @@ answer_question(const Call *call, const PGresult *answer)
 	if (json)
 		answer_with_json(call, json);
 	else
-		answer_with_error(call, json_string("the server's answer makes no sense"));
+		answer_with_error(call, json_string("the server's answer is malformed"));
 	json_decref(json);
 }
 
 /*
  * send_progress
- *	  Of a wait: the seconds that it has lasted, which grow, and the position.
+ *	  Reports the progress of a wait: the seconds that have passed, which
+ *	  always increase, and the position.
  */
 void
 send_progress(Call *call)

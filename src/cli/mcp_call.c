@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * mcp_call.c
- *	  The calls of tools, from the request to the answer.
+ *	  Tool calls, from the request to the answer.
  *
- * An acquisition is a lease's matter, and the call only waits for it; all
- * other calls ask the server themselves.  A call has its own end, so that a
- * server that hangs keeps none of them for longer than that, also where they
- * have to wait for each other.
+ * A call that acquires a lock only waits for its lease, which asks the server;
+ * all other calls ask the server themselves.  Every call has its own deadline,
+ * so that a server that hangs does not keep any of them longer than that, even
+ * if they have to wait for each other.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -17,10 +17,12 @@
 
 #include "mcp.h"
 
-/* How long after our clock the server's may end the wait. */
+/*
+ * How long after the end of the wait by our clock the server may still end it.
+ */
 #define LATE_MS		1000
 
-/* How long a wait that is over may take to be answered as it is. */
+/* How long to wait for the state of a wait that has ended. */
 #define LAST_LOOK_MS	2000
 
 static int
@@ -44,7 +46,7 @@ free_call(Call *call)
 
 /*
  * drop_call
- *	  It has been answered, or never will be.
+ *	  Removes a call that has been answered or never will be.
  */
 void
 drop_call(Server *server, Call *call)
@@ -59,8 +61,8 @@ drop_call(Server *server, Call *call)
 
 /*
  * set_times
- *	  When a call is answered at the latest.  A wait that is not longer than
- *	  --answer-within gets the time for the server to end it.
+ *	  Sets the deadlines of a call.  A wait no longer than --answer-within
+ *	  leaves the server time to end it.
  */
 static void
 set_times(const Server *server, Call *call)
@@ -79,7 +81,7 @@ set_times(const Server *server, Call *call)
 
 /*
  * begin_call
- *	  Of a tool that there is, with arguments that may be anything.
+ *	  Starts a call of a known tool; the arguments have not been checked yet.
  */
 void
 begin_call(Server *server, json_t *id, json_t *token, bool modern,
@@ -103,11 +105,11 @@ begin_call(Server *server, json_t *id, json_t *token, bool modern,
 	call->task.number = server->tasks++;
 	fault = read_values(server->options, tool, arguments, &call->values);
 	if (fault == NULL && count_calls(server) >= MOST_CALLS)
-		fault = json_string("too many calls at once: wait for answers first");
+		fault = json_string("too many calls at once: wait for the answers first");
 	set_times(server, call);
 	if (fault == NULL && tool->ask == ASK_ACQUIRE &&
 		!begin_acquisition(server, call))
-		fault = json_string("too many locks are waited for or kept: release some first");
+		fault = json_string("too many locks are being waited for or kept: release some first");
 	if (fault)
 	{
 		answer_with_error(call, fault);
@@ -121,8 +123,8 @@ begin_call(Server *server, json_t *id, json_t *token, bool modern,
 
 /*
  * cancel_calls
- *	  Those with this id get no answer.  What has been answered is not there
- *	  any more, so a cancellation that comes late changes nothing.
+ *	  Calls with this id get no answer.  A call that has been answered no
+ *	  longer exists, so a late cancellation changes nothing.
  */
 void
 cancel_calls(Server *server, json_t *id)
@@ -149,7 +151,8 @@ cancel_calls(Server *server, json_t *id)
 
 /*
  * status_question
- *	  One lock is looked up by its key, without reading the others.
+ *	  The question of lock_status.  A single lock is looked up by its key,
+ *	  without reading the others.
  */
 static Ask
 status_question(const Server *server, const Call *call, char *limit,
@@ -161,7 +164,7 @@ status_question(const Server *server, const Call *call, char *limit,
 	{
 		parameters[0] = text[ARG_LOCK_NAME];
 		parameters[1] = text[ARG_SCOPE] ? text[ARG_SCOPE] : server->options->scope;
-		parameters[2] = "t";	/* lapsed, too */
+		parameters[2] = "t";	/* including lapsed leases */
 		return ASK_PEEK;
 	}
 	snprintf(limit, size, "%d",
@@ -174,7 +177,7 @@ status_question(const Server *server, const Call *call, char *limit,
 void
 ask_for_call(Server *server, Call *call)
 {
-	static char limit[16];		/* lasts until the answer, as it must */
+	static char limit[16];		/* must last until the answer */
 	char	   *const *text = call->values.text;
 	const char *parameters[MAX_PARAMETERS] = {NULL};
 	Ask			ask = call->tool->ask;
@@ -198,8 +201,8 @@ ask_for_call(Server *server, Call *call)
 
 /*
  * tell_lease
- *	  Whoever asked for a ticket: if it is looked after here, its lease hears
- *	  of it.
+ *	  If a call's answer is about a ticket that is managed here, passes it to
+ *	  the lease as well.
  */
 static void
 tell_lease(Server *server)
@@ -229,9 +232,10 @@ note_call_answer(Server *server, Call *call)
 
 /*
  * note_call_failure
- *	  A question about a ticket may be asked again, whatever became of it: a
- *	  second renewal is a renewal, a second release changes nothing.  Breaking
- *	  may not, for the second answer would deny what the first one did.
+ *	  A failed question about a ticket may be asked again, whatever its
+ *	  outcome: a second renewal is just a renewal, and a second release changes
+ *	  nothing.  Breaking a grant may not be repeated, because the second answer
+ *	  would deny what the first one did.
  */
 void
 note_call_failure(Server *server, Call *call)
@@ -249,7 +253,7 @@ note_call_failure(Server *server, Call *call)
 	}
 	if (!call->is_cancelled)
 		answer_with_failure(call, link, call->task.is_open && !call->tool->reads_only ?
-							"It may have been done all the same: look before you call again" : "");
+							"It may have been done nevertheless: check before you call again" : "");
 	drop_call(server, call);
 }
 
@@ -260,7 +264,7 @@ note_call_failure(Server *server, Call *call)
 
 /*
  * give_up
- *	  No answer has come in the time there is.  A wait is then answered as it
+ *	  Answers a call that has reached its deadline.  A wait is answered as it
  *	  was last seen.
  */
 static void
@@ -271,17 +275,17 @@ give_up(Server *server, Call *call)
 	if (lease && lease->answer && strcmp(lease->ticket.state, "waiting") == 0)
 		answer_with_json(call, lease->answer);
 	else if (lease)
-		answer_with_error(call, json_sprintf("the server does not answer; call again with request_uuid %s",
+		answer_with_error(call, json_sprintf("the server is not responding; call again with request_uuid %s",
 											 lease->request));
 	else
-		answer_with_error(call, json_string("the server does not answer; call again"));
+		answer_with_error(call, json_string("the server is not responding; call again"));
 	drop_call(server, call);
 }
 
 /*
  * tidy_calls
- *	  Ends those whose time is over, except the one that is asked: its question
- *	  has an end of its own.
+ *	  Ends calls that have reached their deadline, except the one whose
+ *	  question is open: that question has its own deadline.
  */
 void
 tidy_calls(Server *server)
@@ -298,7 +302,7 @@ tidy_calls(Server *server)
 
 /*
  * end_calls
- *	  The input has ended: what was called is answered, but nobody waits.
+ *	  The input has ended: calls are answered, but nobody waits any more.
  */
 void
 end_calls(Server *server)

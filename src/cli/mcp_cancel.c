@@ -1,13 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * mcp_cancel.c
- *	  Takes back a question that the server does not answer.
+ *	  Cancels a question that the server does not answer.
  *
- * A call may wait in the server behind somebody's open transaction while
- * others want the one connection.  It is then taken back, which undoes it,
- * and asked again after them.  PQcancel() connects and waits, so a process of
- * its own does it.  While that runs nothing else must be asked, for the
- * cancellation would hit it.
+ * A call may wait in the server for another session's open transaction while
+ * other calls need the only connection.  Its question is then cancelled, which
+ * undoes it, and asked again after the others.  PQcancel() connects and
+ * blocks, so a separate process calls it.  While that process runs, nothing
+ * else may be asked, because the cancellation would hit it.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -20,7 +20,7 @@
 
 #include "mcp.h"
 
-/* A server that has not taken it by then does not answer at all. */
+/* If a cancellation takes longer, the server is not responding at all. */
 #define CANCEL_MS	2000
 
 static pid_t canceller = 0;
@@ -28,7 +28,7 @@ static Instant started_at;
 
 /*
  * start_canceller
- *	  False if there can be none.
+ *	  Returns false if the process could not be started.
  */
 bool
 start_canceller(PGconn *conn)
@@ -65,7 +65,8 @@ canceller_is_running(void)
 
 /*
  * canceller_is_stuck
- *	  The server takes no cancellation.  Then stop it, and drop the connection.
+ *	  Whether the server does not accept the cancellation.  If so, stop the
+ *	  canceller and drop the connection.
  */
 bool
 canceller_is_stuck(void)

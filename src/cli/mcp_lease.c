@@ -1,16 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * mcp_lease.c
- *	  Acquisitions that are looked after: waits, and leases that are kept.
+ *	  Managed acquisitions: waits, and leases that are kept.
  *
- * Waiting is asking again with the same request id, as in acquire.c, and goes
- * on when the call has been answered, for a model thinks longer than a place
- * in the queue lasts without a sign of life.  Keeping is renewing at a third
- * of the lease.  Both end with the input, for then nobody is there who
- * works.
+ * As in acquire.c, to wait means to repeat the request with the same request
+ * id.  The wait continues after the call has been answered, because a model
+ * may think for longer than a place in the queue lasts without a sign of life.
+ * To keep a lease means to renew it after a third of its length.  Both end
+ * with the input, because then nobody is working any more.
  *
- * A lease that is neither waited for nor kept is not looked after, unless it
- * is to be given back at the end.
+ * A lease that is neither waited for nor kept is not managed, unless it is to
+ * be released at the end.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -21,7 +21,7 @@
 
 #include "mcp.h"
 
-/* How long giving back is tried; after that it runs out by itself. */
+/* How long to try to release a lease before leaving it to run out. */
 #define GIVE_BACK_MS	20000
 
 bool
@@ -44,7 +44,8 @@ lease_is_kept(const Lease *lease)
 
 /*
  * next_caller
- *	  The calls that ask for a lease, one after the other; NULL at the end.
+ *	  The next call that asks for a lease, starting with the given call; NULL
+ *	  at the end.
  */
 Call *
 next_caller(Call *call, const Lease *lease)
@@ -61,7 +62,7 @@ lease_is_asked_for(const Server *server, const Lease *lease)
 }
 
 /* ---------------------------------------------------------------------
- * Beginning
+ * Starting
  * ---------------------------------------------------------------------
  */
 
@@ -115,10 +116,11 @@ count_leases(const Server *server)
 
 /*
  * begin_acquisition
- *	  Finds what the call asks for, or begins it.  The default owner is made of
- *	  the request, never of the process: a client may share one process among
- *	  agents that know nothing of each other, and a retry may come to another
- *	  process.  False if there are too many.
+ *	  Finds the acquisition that the call asks for, or starts it.  The default
+ *	  owner is derived from the request, never from the process: a client may
+ *	  share one process among agents that do not know each other, and a retry
+ *	  may reach a different process.  Returns false if there are too many
+ *	  leases.
  */
 bool
 begin_acquisition(Server *server, Call *call)
@@ -159,8 +161,8 @@ begin_acquisition(Server *server, Call *call)
 
 /*
  * has_no_time
- *	  All who asked are to be answered now, and there is no place in the queue
- *	  yet.
+ *	  Whether all calls for the lease must be answered now, although it has no
+ *	  place in the queue yet.
  */
 static bool
 has_no_time(const Server *server, const Lease *lease)
@@ -174,8 +176,8 @@ has_no_time(const Server *server, const Lease *lease)
 
 /*
  * lease_is_late
- *	  Whether the question that is out waits in the server for longer than
- *	  anybody does here.
+ *	  Whether the open question waits in the server for longer than any call
+ *	  waits here.
  */
 bool
 lease_is_late(const Server *server, const Lease *lease)
@@ -186,7 +188,7 @@ lease_is_late(const Server *server, const Lease *lease)
 
 /*
  * write_wait
- *	  What is left of the wait, for the question.
+ *	  Sets the rest of the wait, for the question.
  */
 static void
 write_wait(const Server *server, Lease *lease)
@@ -201,7 +203,7 @@ write_wait(const Server *server, Lease *lease)
 
 /*
  * ask_for_lease
- *	  The question that is next for it.
+ *	  Asks the next question for a lease.
  */
 void
 ask_for_lease(Server *server, Lease *lease)
@@ -219,7 +221,7 @@ ask_for_lease(Server *server, Lease *lease)
 		ask = ASK_RELEASE;
 	else if (lease_is_kept(lease) && !lease_is_asked_for(server, lease))
 	{
-		/* of the length last asked for */
+		/* with the length last requested */
 		ask = ASK_RENEW;
 		if (patience > lease->ticket.remaining_ms / 4)
 			patience = lease->ticket.remaining_ms / 4;
@@ -239,7 +241,7 @@ ask_for_lease(Server *server, Lease *lease)
 
 /*
  * withdraw_lease
- *	  It is to be given back.
+ *	  Marks a lease to be released.
  */
 void
 withdraw_lease(Lease *lease)
@@ -252,8 +254,9 @@ withdraw_lease(Lease *lease)
 
 /*
  * leave_lease
- *	  The call is cancelled.  If it was the last, its place in the queue is
- *	  given back, now or when it is known; a lock that is held stays so.
+ *	  Handles a call that was cancelled.  If it was the last one for a waiting
+ *	  lease, the place in the queue is given up, now or when its ticket is
+ *	  known.  A lock that is held stays held.
  */
 void
 leave_lease(Server *server, Call *call)
@@ -274,8 +277,8 @@ leave_lease(Server *server, Call *call)
 
 /*
  * end_leases
- *	  The input has ended: nobody waits any more.  What has not been asked yet
- *	  is asked without a wait.
+ *	  The input has ended: nobody waits any more.  Acquisitions that have not
+ *	  been tried yet are tried without a wait.
  */
 void
 end_leases(Server *server)
@@ -313,7 +316,7 @@ is_needed(const Server *server, const Lease *lease)
 
 /*
  * tidy_leases
- *	  Forgets those that need no more care.
+ *	  Removes leases that need no further care.
  */
 void
 tidy_leases(Server *server)

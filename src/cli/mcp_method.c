@@ -3,11 +3,11 @@
  * mcp_method.c
  *	  Requests and notifications.
  *
- * Two eras of the protocol are spoken.  A request of the modern one says in
- * its _meta which revision it follows, and stands for itself; the legacy one
- * begins with "initialize", and what comes without _meta after that is
- * served by its rules.  A lock server needs eight methods; others are not
- * found.
+ * Two eras of the protocol are supported.  A modern request says in its _meta
+ * which revision it follows, and is self-contained.  The legacy era starts
+ * with "initialize", and later requests without _meta are handled by its
+ * rules.  Any method that is not listed here is answered with "Method not
+ * found".
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -17,10 +17,12 @@
 
 #include "mcp.h"
 
-/* What a client may keep an answer for: it does not change. */
+/* How long clients may cache an answer; it never changes. */
 #define TTL_MS		3600000
 
-/* The newest one first, which is offered to who asks for another. */
+/*
+ * Newest first; the newest is offered to a client that asks for another one.
+ */
 static const char *const legacy_versions[] = {
 	"2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05", NULL
 };
@@ -49,7 +51,8 @@ refuse(const Request *request, const char *message)
 
 /*
  * note_client
- *	  For whoever looks at the connections of the database.
+ *	  Shows the client's name in application_name, for whoever looks at the
+ *	  connections of the database.
  */
 static void
 note_client(Server *server, json_t *info)
@@ -79,7 +82,7 @@ capabilities(void)
 
 /*
  * let_cache
- *	  The modern era wants to know how long an answer is good for.
+ *	  Adds how long an answer may be cached, which the modern era requires.
  */
 static json_t *
 let_cache(const Request *request, json_t *result)
@@ -140,7 +143,7 @@ send_tools(Server *server, const Request *request)
 
 	if (json_object_get(request->params, "cursor"))
 	{
-		refuse(request, "Invalid params: there is no such cursor, for there is one page");
+		refuse(request, "Invalid params: unknown cursor, because there is only one page");
 		return;
 	}
 	result = json_pack("{s:o}", "tools", list_tools(server->options));
@@ -149,8 +152,8 @@ send_tools(Server *server, const Request *request)
 
 /*
  * call_tool
- *	  A request that is no call at all is an error of the protocol; arguments
- *	  that a model can mend are told in a result.
+ *	  A request that is not a valid call is a protocol error; wrong arguments
+ *	  are reported in a result, because a model can fix them.
  */
 static void
 call_tool(Server *server, const Request *request)
@@ -174,10 +177,10 @@ call_tool(Server *server, const Request *request)
 		begin_call(server, request->id, token, request->modern, tool, arguments);
 }
 
-/* Which eras know a method. */
+/* Which eras have a method. */
 #define LEGACY	1
 #define MODERN	2
-#define EARLY	4				/* legacy, and before "initialize", too */
+#define EARLY	4				/* legacy, even before "initialize" */
 
 static const struct
 {
@@ -196,8 +199,8 @@ static const struct
 
 /*
  * is_modern_request
- *	  Judges what a modern request has to say of itself.  False if it does not
- *	  do so rightly, and then it is answered.
+ *	  Checks what a modern request declares about itself.  If that is wrong,
+ *	  answers with an error and returns false.
  */
 static bool
 is_modern_request(Server *server, const Request *request)
@@ -238,7 +241,7 @@ take_request(Server *server, const char *method, const Request *request)
 			continue;
 		if (!request->modern && !(methods[i].eras & EARLY) &&
 			(!server->is_legacy || !(methods[i].eras & LEGACY)))
-			refuse(request, "Invalid params: _meta." META_PREFIX "protocolVersion is missing, and there was no initialize");
+			refuse(request, "Invalid params: _meta." META_PREFIX "protocolVersion is missing, and no initialize request came before");
 		else if (methods[i].eras & era)
 			methods[i].handle(server, request);
 		else
@@ -250,8 +253,8 @@ take_request(Server *server, const char *method, const Request *request)
 
 /*
  * take_message
- *	  One that is well formed.  Responses are to nothing that was asked here,
- *	  and of the notifications only one has something to do.
+ *	  Handles a well-formed message.  Responses are ignored, because we send no
+ *	  requests, and only one notification has any effect.
  */
 void
 take_message(Server *server, json_t *message)

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * mcp_none.c
- *	  The subcommand mcp where the program was built without jansson.
+ *	  The subcommand mcp in a build without jansson.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -12,7 +12,7 @@
 ExitCode
 mcp_command(const Options *options)
 {
-	complain("mcp is not built in: it needs the JSON library jansson");
-	complain("install its development files (libjansson-dev, jansson-devel), then build leaselock again");
+	complain("mcp is not available in this build: it needs the JSON library jansson");
+	complain("install the development files of jansson (libjansson-dev, jansson-devel), then rebuild leaselock");
 	return EXIT_USAGE;
 }

@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * mcp_outcome.c
- *	  What becomes of an acquisition: answers and failures.
+ *	  The answers and failures of managed acquisitions.
  *
- * Whoever asked, a call or the lease itself, what the server says of a ticket
- * comes here: those who wait are answered or told where they stand, and the
- * next question is planned.
+ * Every answer about a managed ticket arrives here, whether a call or the
+ * lease itself asked.  Waiting calls are answered or told their position, and
+ * the next question is scheduled.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -16,12 +16,12 @@
 
 #include "mcp.h"
 
-/* The server is asked no more often than this, whatever it says. */
+/* Never ask the server more often than this, whatever it suggests. */
 #define LEAST_PAUSE_MS	10
 
 /*
  * plan_look
- *	  When to ask again after an answer.
+ *	  Schedules the next question after an answer.
  */
 static void
 plan_look(Server *server, Lease *lease)
@@ -45,8 +45,8 @@ plan_look(Server *server, Lease *lease)
 
 /*
  * note_ticket
- *	  What an answer says, whoever asked.  The time for keeping begins when the
- *	  lock is first seen to be held.
+ *	  Stores an answer.  The time for keeping the lease starts when the lock is
+ *	  first seen to be held.
  */
 static void
 note_ticket(Lease *lease, const PGresult *answer, Instant asked_at)
@@ -58,14 +58,17 @@ note_ticket(Lease *lease, const PGresult *answer, Instant asked_at)
 	json_decref(lease->answer);
 	lease->answer = read_json(answer, 0);
 	lease->ends_at = asked_at + lease->ticket.remaining_ms;
-	/* an earlier call may have asked for another wait, from another process */
+
+	/*
+	 * an earlier call of another process may have asked for a different wait
+	 */
 	if (lease_is_waiting(lease) && !lease->is_withdrawn)
 		lease->wait_until = asked_at + lease->ticket.remaining_ms;
 	if (!lease_is_held(lease))
 		return;
 	if (!was_held && lease->keep_ms > 0)
 		lease->keep_until = now() + lease->keep_ms;
-	/* another look at the same lease does not put its renewal off */
+	/* another look at the same lease does not postpone its renewal */
 	if (!was_held ||
 		llabs(lease->ends_at - ends_at) > lease->ticket.remaining_ms / 8)
 		lease->renew_at = asked_at + lease->ticket.remaining_ms / 3;
@@ -73,7 +76,8 @@ note_ticket(Lease *lease, const PGresult *answer, Instant asked_at)
 
 /*
  * answer_callers
- *	  Those who need not wait any longer; the others are told where they stand.
+ *	  Answers the calls that need not wait any longer, and reports progress to
+ *	  the others.
  */
 static void
 answer_callers(Server *server, Lease *lease)
@@ -90,7 +94,7 @@ answer_callers(Server *server, Lease *lease)
 			if (lease->answer)
 				answer_with_json(call, lease->answer);
 			else
-				answer_with_error(call, json_string("the server's answer makes no sense"));
+				answer_with_error(call, json_string("the server's answer is malformed"));
 			drop_call(server, call);
 		}
 	}
@@ -98,7 +102,8 @@ answer_callers(Server *server, Lease *lease)
 
 /*
  * note_lease_answer
- *	  Of a question about the lease, by itself or by a call for its ticket.
+ *	  Handles the answer to a question about the lease, asked by the lease or
+ *	  by a call for its ticket.
  */
 void
 note_lease_answer(Server *server, Lease *lease, const PGresult *answer)
@@ -110,7 +115,11 @@ note_lease_answer(Server *server, Lease *lease, const PGresult *answer)
 	lease->task.failures = 0;
 	lease->task.is_open = false;
 	lease->is_abandoned = false;
-	/* who named the request may have got this ticket long ago */
+
+	/*
+	 * a caller who passed the request id may have received this ticket
+	 * earlier
+	 */
 	if (lease_is_waiting(lease) ? (is_abandoned || server->is_ending) :
 		lease_is_held(lease) && ((is_abandoned && !lease->request_is_known) ||
 								 (server->is_ending && server->options->release_on_exit)))
@@ -139,7 +148,7 @@ fail_callers(Server *server, Lease *lease, bool now_or_never)
 
 	if (lease->task.is_open)
 		snprintf(more, sizeof(more),
-				 "It may have been done all the same: call again with request_uuid %s%s",
+				 "It may have been done nevertheless: call again with request_uuid %s%s",
 				 lease->request, strncmp(lease->owner, "mcp:", 4) == 0 ? "" :
 				 " and the same owner");
 	for (Call *call = next_caller(server->calls, lease); call; call = next)
@@ -155,10 +164,10 @@ fail_callers(Server *server, Lease *lease, bool now_or_never)
 
 /*
  * note_lease_failure
- *	  Each of these questions may be asked again, whatever became of it: that
- *	  is what request ids and tickets are for.  A standby refuses for good,
- *	  unless there is a place in the queue or a lease: it may be the next
- *	  primary.
+ *	  Handles a failed question.  All these questions may be repeated, whatever
+ *	  their outcome: that is what request ids and tickets are for.  A standby
+ *	  refuses permanently, unless there is a place in the queue or a lease:
+ *	  then it may be about to become the primary.
  */
 void
 note_lease_failure(Server *server, Lease *lease)
@@ -174,10 +183,10 @@ note_lease_failure(Server *server, Lease *lease)
 		bool		is_lost = has_ticket && !lease_is_asked_for(server, lease);
 
 		if (is_lost)
-			report("ticket %s is no longer looked after: %s",
+			report("ticket %s is no longer polled or renewed: %s",
 				   lease->ticket.ticket, link->error);
 		fail_callers(server, lease, true);
-		/* a value that is refused ends nothing that was there before */
+		/* a refused value does not end what existed before */
 		if (lease_is_kept(lease) && !is_lost)
 			plan_look(server, lease);
 		else

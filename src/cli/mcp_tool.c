@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * mcp_tool.c
- *	  The tools: what they are called, what they take and what they answer.
+ *	  The tools: their names, arguments and answers.
  *
- * What stands here is read by language models, and is all that they are told.
- * The tables serve both the schemas and the judgement of arguments, so that
- * the two cannot say different things.
+ * Language models read the descriptions, and know nothing else about the
+ * tools.  The same tables serve for the schemas and for checking arguments, so
+ * that these cannot contradict each other.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -16,40 +16,40 @@
 #include "mcp.h"
 
 const char *const instructions =
-"Leases on named work, kept in PostgreSQL: of all who want a lock one holds it, for a limited time, and with it a fence, a number greater than that of every earlier holder.\n"
-"1. acquire_lock with the name of the work. held: it is yours until expires_at. contended: somebody else has it; do other work and try again later, or pass wait_seconds. waiting: you are in the queue and your place is kept; call acquire_lock again with the same arguments and request_uuid set to the request_id of the answer.\n"
+"Leases on named work, stored in PostgreSQL. One party at a time holds a lock, for a limited time, and gets a fence: a number greater than that of every earlier holder.\n"
+"1. Call acquire_lock with the name of the work. held: it is yours until expires_at. contended: somebody else has it; do other work and try again later, or pass wait_seconds. waiting: you are in the queue and your place is kept; call acquire_lock again with the same arguments and request_uuid set to the request_id of the answer.\n"
 "2. When you have the lock, read the state of the work again: whoever had it before you may have done it.\n"
-"3. Does the work take longer than the lease? Pass keep_seconds, or call heartbeat_lock_ticket before expires_at.\n"
-"4. Show the fence with what you write: in each database transaction that writes, SELECT leaselock.fence_assert(name, fence, scope) first. If that or COMMIT fails with LS001, the lock is somebody else's: stop.\n"
+"3. If the work takes longer than the lease, pass keep_seconds, or call heartbeat_lock_ticket before expires_at.\n"
+"4. Check the fence whenever you write: in each database transaction that writes, run SELECT leaselock.fence_assert(name, fence, scope) first. If that or COMMIT fails with LS001, the lock is no longer yours: stop.\n"
 "5. expired, broken, released or gone: you do not hold the lock. Stop, and write nothing more.\n"
-"6. release_lock_ticket when you are done.";
+"6. Call release_lock_ticket when you are done.";
 
-/* By Argument. */
+/* Indexed by Argument. */
 const ArgumentRule argument_rules[] = {
 	[ARG_LOCK_NAME] = {"lock_name", KIND_TEXT, 0, 0, NULL,
 	"Name of the lock, 1 to 255 bytes, for example thread-work.42. Compared byte for byte: spell it exactly as the others do."},
 	[ARG_SCOPE] = {"scope", KIND_TEXT, 0, 0, NULL,
 	"Namespace of the name, for example a team or repository."},
 	[ARG_REPO] = {"repo", KIND_TEXT, 0, 0, NULL,
-	"Another word for scope."},
+	"The same as scope."},
 	[ARG_OWNER] = {"owner", KIND_TEXT, 0, 0, NULL,
-	"Label of the party that works. Two calls with one owner are one party and are let in together. Leave it out to be a party of your own for this request."},
+	"Label of the party that works. Calls with the same owner are one party and can hold the lock together. Omit it to be a separate party for this request."},
 	[ARG_REQUEST_UUID] = {"request_uuid", KIND_UUID, 0, 0, NULL,
-	"Names this acquisition. Give the request_id of an earlier answer to go on waiting, or to ask again after an error; leave it out for a new acquisition."},
+	"Identifies this acquisition. Pass the request_id of an earlier answer to continue waiting, or to retry after an error; omit it for a new acquisition."},
 	[ARG_LEASE_SECONDS] = {"lease_seconds", KIND_SECONDS, 0.001, MAX_SECONDS, NULL,
 	"How long the lease lasts unless renewed; 5 to 300 unless the database says otherwise."},
 	[ARG_WAIT_SECONDS] = {"wait_seconds", KIND_SECONDS, 0, MAX_SECONDS, "0",
 	"How long to wait in the queue if somebody else has the lock; up to 300 unless the database says otherwise. A long wait is answered with the state waiting, and your place is kept."},
 	[ARG_KEEP_SECONDS] = {"keep_seconds", KIND_SECONDS, 0, MAX_SECONDS, NULL,
-	"How long this program renews the lease for you, from when you hold the lock; 0 ends that. It ends with this program, too. Release the ticket when you are done."},
+	"How long this program renews the lease for you, counted from when you hold the lock; 0 stops the renewals. They also stop when this program ends. Release the ticket when you are done."},
 	[ARG_NOTE] = {"note", KIND_TEXT, 0, 0, NULL,
-	"A text for people, up to 1000 bytes on one line, shown with the lock: what you do and where, a link for example."},
+	"Text for people, up to 1000 bytes on one line, shown with the lock: for example what you are doing and where, or a link."},
 	[ARG_TICKET] = {"ticket", KIND_UUID, 0, 0, NULL,
-	"The ticket of an answer of acquire_lock."},
+	"The ticket from an answer of acquire_lock."},
 	[ARG_FENCE] = {"fence", KIND_WHOLE, 1, UNBOUNDED, NULL,
 	"The fence of the grant to end, as lock_status shows it."},
 	[ARG_LIMIT] = {"limit", KIND_WHOLE, 1, 1000, "100",
-	"How many locks to show at most."},
+	"The maximum number of locks to show."},
 };
 
 #define LOCK	(BIT(ARG_LOCK_NAME) | BIT(ARG_SCOPE) | BIT(ARG_REPO))
@@ -59,22 +59,22 @@ static const Tool tools[] = {
 		LOCK | BIT(ARG_OWNER) | BIT(ARG_REQUEST_UUID) |
 		BIT(ARG_LEASE_SECONDS) | BIT(ARG_WAIT_SECONDS) |
 		BIT(ARG_KEEP_SECONDS) | BIT(ARG_NOTE), BIT(ARG_LOCK_NAME), false, false,
-	"Acquires a named lock for lease_seconds, or takes a place in its queue. Look at state: held (yours until expires_at; keep ticket and fence), waiting (call again with request_uuid set to request_id), contended (somebody else has it), deadlock (waiting would be a circle: release something first). None of these is an error. When you hold it, read the state of the work again before you do it."},
+	"Acquires a named lock for lease_seconds, or takes a place in its queue. Look at state: held (yours until expires_at; keep ticket and fence), waiting (call again with request_uuid set to request_id), contended (somebody else has it), deadlock (waiting would cause a deadlock: release something first). None of these is an error. When you hold it, read the state of the work again before you do it."},
 	{"get_lock_ticket", "Look at a ticket", ASK_GET,
 		BIT(ARG_TICKET), BIT(ARG_TICKET), false, false,
-	"The present state of a ticket. It does not renew a lease. A ticket can be asked for until an hour after its end at least."},
+	"Returns the present state of a ticket, without renewing its lease. An ended ticket can be looked up for at least an hour unless the database says otherwise."},
 	{"heartbeat_lock_ticket", "Renew a lease", ASK_RENEW,
 		BIT(ARG_TICKET) | BIT(ARG_LEASE_SECONDS), BIT(ARG_TICKET), false, false,
-	"Makes a held ticket last a full lease from now: lease_seconds, or the length last asked for. Call it before expires_at. If the state is not held, you have lost the lock: stop the work."},
+	"Renews a held ticket for a full lease from now: lease_seconds, or the length last requested. Call it before expires_at. If the state is not held, you have lost the lock: stop the work."},
 	{"release_lock_ticket", "Release a lock", ASK_RELEASE,
 		BIT(ARG_TICKET), BIT(ARG_TICKET), false, true,
-	"Gives the lock back (released), or the place in its queue (cancelled). Doing it twice does no harm."},
-	{"lock_status", "Who holds what", ASK_LIST,
+	"Releases the lock (released), or gives up the place in its queue (cancelled). Calling it twice does no harm."},
+	{"lock_status", "Show who holds what", ASK_LIST,
 		LOCK | BIT(ARG_LIMIT), 0, true, false,
-	"The locks that are held or waited for: the one of lock_name, or all of a scope, or all that the role of this connection may see. lapsed: the lease has run out and nobody has taken over yet. more: there are more than limit."},
-	{"break_lock", "End a grant of somebody else", ASK_BREAK,
+	"Shows the locks that are held or waited for: the one called lock_name, all of a scope, or all that the role of this connection may see. lapsed: the lease has run out and nobody has taken over yet. more: there are more locks than limit."},
+	{"break_lock", "End another holder's grant", ASK_BREAK,
 		LOCK | BIT(ARG_FENCE), BIT(ARG_LOCK_NAME) | BIT(ARG_FENCE), false, true,
-	"For operators: ends the grant with that fence, so that the next in the queue has its turn. What its holder still writes under its fence is refused. broken false: that is not the present grant any more."},
+	"For operators: ends the grant with that fence, so that the next in the queue gets its turn. Later writes under that fence are refused. broken is false if that grant is no longer the present one."},
 };
 
 #define TOOLS ((int) (sizeof(tools) / sizeof(tools[0])))
@@ -109,8 +109,8 @@ plain_number(double value)
 
 /*
  * seconds_schema
- *	  The bounds are those of the program; the database's are told in words,
- *	  for they are its settings.
+ *	  The schema has the program's bounds; the database's are in the
+ *	  description, because they are settings.
  */
 static json_t *
 seconds_schema(const Options *options, Argument argument)
@@ -181,7 +181,7 @@ input_schema(const Options *options, const Tool *tool)
 					 "additionalProperties", 0);
 }
 
-/* What a column is: a type of JSON, or a format of strings. */
+/* A column's JSON type, or a format of strings. */
 typedef struct ColumnRule
 {
 	const char *name;
@@ -208,8 +208,8 @@ static const ColumnRule status_columns[] = {
 
 /*
  * column_schemas
- *	  Every one may be null, and a later version of the extension may have more
- *	  of them.
+ *	  Any column may be null, and a later version of the extension may have
+ *	  more of them.
  */
 static json_t *
 column_schemas(const ColumnRule *columns)
@@ -225,7 +225,7 @@ column_schemas(const ColumnRule *columns)
 
 		if (is_format)
 			json_object_set_new(value, "format", json_string(columns->type));
-		/* two branches, for some clients know one type only in each */
+		/* two branches, because some clients support only one type in each */
 		json_object_set_new(properties, columns->name,
 							json_pack("{s:[o, {s:s}]}", "anyOf", value,
 									  "type", "null"));
@@ -268,7 +268,7 @@ output_schema(const Tool *tool)
 
 /*
  * list_tools
- *	  The array of them, always in the same order.
+ *	  The array of tools, always in the same order.
  */
 json_t *
 list_tools(const Options *options)

@@ -1,12 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * mcp_turn.c
- *	  Whose question is asked next, of those who share the connection.
+ *	  Decides whose question is asked next; all share one connection.
  *
- * One question is out at a time; the next is that of whoever has been due for
- * the longest.  Where the server takes its time while others are due, the
- * question is taken back and comes again after them, with more time: so none
- * can keep the others waiting for long, and each is answered in the end.
+ * One question is open at a time, and the next is that of the task that has
+ * been due for the longest time.  If the server takes long while others are
+ * due, the question is cancelled and asked again after theirs, with more time.
+ * No task can therefore make the others wait for long, and each is answered in
+ * the end.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -16,10 +17,10 @@
 
 #include "mcp.h"
 
-/* How long a question may keep others waiting, the first time. */
+/* How long a question may make others wait, the first time. */
 #define SLICE_MS		250
 
-/* What is taken back comes again after this, at the earliest. */
+/* A cancelled question is not asked again before this has passed. */
 #define CUT_PAUSE_MS	20
 
 static Call *
@@ -44,7 +45,7 @@ lease_of(const Server *server, const Task *task)
 
 /*
  * earlier
- *	  Which of two tasks goes first; the first one may be NULL.
+ *	  Which of two tasks goes first; the first argument may be NULL.
  */
 static Task *
 earlier(Task *first, Task *second)
@@ -57,8 +58,8 @@ earlier(Task *first, Task *second)
 
 /*
  * first_task
- *	  Of those that want to ask, the one that is due first; NULL if there is
- *	  none.  Answers to calls have to be read some day.
+ *	  The task that is due first; NULL if none wants to ask.  Calls do not
+ *	  count while their answers are not being read.
  */
 static Task *
 first_task(const Server *server)
@@ -77,7 +78,7 @@ first_task(const Server *server)
 
 /*
  * finish
- *	  The question has been answered, or has failed.
+ *	  Handles the end of the open question.
  */
 static void
 finish(Server *server, bool answered)
@@ -108,7 +109,8 @@ finish(Server *server, bool answered)
 
 /*
  * ask_next
- *	  False if nobody is due.
+ *	  Asks the question of the task that is due; returns false if there is
+ *	  none.
  */
 static bool
 ask_next(Server *server)
@@ -130,8 +132,8 @@ ask_next(Server *server)
 
 /*
  * cut_short
- *	  Takes the question back if it has had its time and somebody is waiting.
- *	  A connection that is being made is everybody's.
+ *	  Cancels the open question if it has used up its time and another task is
+ *	  due.  A connection attempt is not cancelled, because it serves all.
  */
 static void
 cut_short(Server *server)
@@ -154,7 +156,7 @@ cut_short(Server *server)
 
 /*
  * go_on
- *	  With the question that is out, as far as that can be without waiting.
+ *	  Continues the open question as far as possible without waiting.
  */
 static void
 go_on(Server *server)
@@ -169,16 +171,19 @@ go_on(Server *server)
 
 /*
  * take_turns
- *	  Goes on with the question that is out, and with the next one.
+ *	  Continues the open question, and asks the next ones.
  */
 void
 take_turns(Server *server)
 {
 	if (canceller_is_stuck())
 	{
-		/* also when there is an answer: it could still hit the next question */
+		/*
+		 * even if the answer is there: the cancellation could hit the next
+		 * question
+		 */
 		stop_canceller();
-		link_drop(&server->link, "the server does not answer");
+		link_drop(&server->link, "the server is not responding");
 	}
 	go_on(server);
 	while (server->asking == NULL && !canceller_is_running() &&
@@ -190,8 +195,8 @@ take_turns(Server *server)
 
 /*
  * next_turn
- *	  When there is something to do again, unless something comes first.  That
- *	  a canceller has ended is told by a signal.
+ *	  When there is something to do again, unless something arrives before.
+ *	  The end of a canceller is announced by a signal.
  */
 Instant
 next_turn(const Server *server)
@@ -200,7 +205,7 @@ next_turn(const Server *server)
 	const Task *first = first_task(server);
 	Instant		turn = first ? first->ask_at : INT64_MAX;
 
-	/* who is due now has to wait for the one that is asked, or its slice */
+	/* a task that is due now must wait for the open question, or its time */
 	if (asking && turn <= now())
 		turn = INT64_MAX;
 	if (asking && !asking->is_cut && now() < asking->slice_ms + server->asked_at)

@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * mcp_value.c
- *	  What a call gives for the arguments of its tool.
+ *	  Parsing the arguments of a call.
  *
- * Types, names and the program's own bounds are judged here, the rest by the
- * server.  What is wrong is told as a text, so that a model can mend it.
+ * Types, names and the program's own bounds are checked here; the server
+ * checks the rest.  Errors are reported as text, so that a model can fix them.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -15,12 +15,12 @@
 
 #include "mcp.h"
 
-/* Of a value that is refused so much is shown. */
+/* How much of a refused value is shown. */
 #define SHOWN	80
 
 /*
  * show_value
- *	  As JSON, cut, in a buffer of SHOWN + 8 bytes.
+ *	  Formats a value as truncated JSON, in a buffer of SHOWN + 8 bytes.
  */
 static void
 show_value(json_t *value, char *buffer)
@@ -60,8 +60,8 @@ refuse_number(const ArgumentRule *rule, double most, json_t *value)
 
 /*
  * read_text
- *	  A uuid gets lower case: it may become part of an owner, and those are
- *	  compared byte for byte.
+ *	  A uuid is converted to lower case: it may become part of an owner, and
+ *	  owners are compared byte for byte.
  */
 static json_t *
 read_text(const ArgumentRule *rule, json_t *value, char **text)
@@ -139,7 +139,7 @@ refuse_unknown(const Tool *tool, const char *name)
 	show_value(text, shown);
 	json_decref(text);
 	json_decref(known);
-	text = json_sprintf("%s takes no argument %s; it takes %s", tool->name,
+	text = json_sprintf("%s does not take the argument %s; it takes %s", tool->name,
 						shown, list ? list : "");
 	free(list);
 	return text;
@@ -147,7 +147,7 @@ refuse_unknown(const Tool *tool, const char *name)
 
 /*
  * join_repo
- *	  Two words for one thing.
+ *	  Merges the arguments scope and repo, which mean the same.
  */
 static json_t *
 join_repo(Values *values)
@@ -156,7 +156,7 @@ join_repo(Values *values)
 
 	if (repo && values->text[ARG_SCOPE] &&
 		strcmp(repo, values->text[ARG_SCOPE]) != 0)
-		return json_string("scope and repo are two words for one thing, and are given different values");
+		return json_string("scope and repo mean the same thing, but have different values");
 	if (repo && values->text[ARG_SCOPE] == NULL)
 	{
 		values->text[ARG_SCOPE] = repo;
@@ -167,8 +167,8 @@ join_repo(Values *values)
 
 /*
  * read_values
- *	  Those of a call.  The result is NULL, or what is wrong; the values are to
- *	  be freed in either case.
+ *	  Reads the arguments of a call.  Returns NULL, or an error message; the
+ *	  values must be freed in either case.
  */
 json_t *
 read_values(const Options *options, const Tool *tool, json_t *arguments,

@@ -1,14 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * mcp_wire.c
- *	  Lines of JSON, in and out: one message a line.
+ *	  Lines of JSON, in and out: one message per line.
  *
- * What comes in is read when it is there, and what goes out is written when
- * there is room, so that neither a client that says nothing nor one that
- * reads nothing keeps the loop waiting.  A line that is no message gets one
- * error and is otherwise as if it had not come.
+ * Input is read when it is available, and output is written when there is
+ * room, so that neither a client that sends nothing nor one that reads nothing
+ * blocks the loop.  A line that is not a valid message gets one error, and is
+ * otherwise ignored.
  *
- * All that goes out is ASCII: some readers take U+2028 for the end of a line.
+ * All output is ASCII, because some readers treat U+2028 as the end of a line.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -22,28 +22,28 @@
 
 #include "mcp.h"
 
-/* No message of a client's is anywhere near. */
+/* The longest message.  No real message comes close. */
 #define LONGEST_MESSAGE	((size_t) 1024 * 1024)
 
-/* A pipe that is ready takes so much at once. */
+/* A pipe that is ready accepts this much at once. */
 #define PIECE			((size_t) _POSIX_PIPE_BUF)
 
 #define DELETE			"\\u007F"
 
-/* What has been read, from "start" on; the newline counts. */
+/* Input that has been read, from "start" on; includes newlines. */
 static char input[LONGEST_MESSAGE + 1];
 static size_t input_start = 0;
 static size_t input_end = 0;
-static bool skips_line = false; /* the rest of one that is too long */
+static bool skips_line = false; /* the rest of a line that is too long */
 
-/* What has not been written. */
+/* Output that has not been written. */
 static char *output = NULL;
 static size_t output_start = 0;
 static size_t output_end = 0;
 static size_t output_size = 0;
 
 /* ---------------------------------------------------------------------
- * Out
+ * Output
  * ---------------------------------------------------------------------
  */
 
@@ -68,7 +68,7 @@ copy_text(const char *text)
 
 /*
  * make_room
- *	  For so much more output.
+ *	  Makes room for more output.
  */
 static void
 make_room(size_t length)
@@ -93,7 +93,7 @@ make_room(size_t length)
 
 /*
  * send_message
- *	  Takes the reference.
+ *	  Takes over the reference.
  */
 static void
 send_message(json_t *message)
@@ -111,7 +111,7 @@ send_message(json_t *message)
 			output[output_end++] = *c;
 		else
 		{
-			/* the one control character that jansson leaves as it is */
+			/* jansson does not escape this control character */
 			memcpy(output + output_end, DELETE, sizeof(DELETE) - 1);
 			output_end += sizeof(DELETE) - 1;
 		}
@@ -128,7 +128,7 @@ server_info(void)
 
 /*
  * wire_send_result
- *	  Takes the reference to the result.
+ *	  Takes over the reference to the result.
  */
 void
 wire_send_result(json_t *id, bool modern, json_t *result)
@@ -145,8 +145,9 @@ wire_send_result(json_t *id, bool modern, json_t *result)
 
 /*
  * wire_send_error
- *	  Takes the reference to the data, which may be NULL.  So may the id, where
- *	  there is none to tell; it is then left out, for the protocol has no null.
+ *	  Takes over the reference to the data, which may be NULL.  The id may be
+ *	  NULL if it is unknown; it is then omitted, because the protocol does not
+ *	  allow null.
  */
 void
 wire_send_error(json_t *id, ErrorCode code, const char *message, json_t *data)
@@ -165,8 +166,8 @@ wire_send_error(json_t *id, ErrorCode code, const char *message, json_t *data)
 
 /*
  * wire_notify
- *	  Takes the reference to the parameters.  A notification that is not read
- *	  in time is of no use, so none is added where there is much to read.
+ *	  Takes over the reference to the parameters.  A notification is of no use
+ *	  if it is not read in time, so it is dropped while much output is unread.
  */
 void
 wire_notify(const char *method, json_t *params)
@@ -194,7 +195,8 @@ has_room(int fd)
 
 /*
  * wire_write
- *	  As much as there is room for.  False if nobody can read it any more.
+ *	  Writes as much as there is room for; returns false if nobody can read it
+ *	  any more.
  */
 bool
 wire_write(void)
@@ -215,7 +217,7 @@ wire_write(void)
 
 /*
  * wire_forget
- *	  What nobody reads need not be kept.
+ *	  Discards output that nobody will read.
  */
 void
 wire_forget(void)
@@ -225,7 +227,7 @@ wire_forget(void)
 
 /*
  * report
- *	  A line to stderr, unless nobody reads that.
+ *	  Prints a line to stderr, unless that would block.
  */
 void
 report(const char *format,...)
@@ -241,7 +243,7 @@ report(const char *format,...)
 
 /*
  * clean_string
- *	  A text from elsewhere, which need not be UTF-8.
+ *	  A JSON string from a text that may not be valid UTF-8.
  */
 json_t *
 clean_string(const char *text)
@@ -256,14 +258,14 @@ clean_string(const char *text)
 }
 
 /* ---------------------------------------------------------------------
- * In
+ * Input
  * ---------------------------------------------------------------------
  */
 
 /*
  * wire_read
- *	  Takes what is there; call it when there is something.  False at the end
- *	  of the input.
+ *	  Reads available input; call it only when there is some.  Returns false at
+ *	  the end of the input.
  */
 bool
 wire_read(void)
@@ -282,7 +284,7 @@ wire_read(void)
 
 /*
  * wire_holds_a_line
- *	  Whether a message has come that has not been taken.
+ *	  Whether a complete line has been read but not processed.
  */
 bool
 wire_holds_a_line(void)
@@ -292,7 +294,7 @@ wire_holds_a_line(void)
 
 /*
  * wire_ends_within_a_message
- *	  Whether something came that was not finished.
+ *	  Whether an incomplete message has been read.
  */
 bool
 wire_ends_within_a_message(void)
@@ -302,7 +304,7 @@ wire_ends_within_a_message(void)
 
 /*
  * next_line
- *	  A whole line, without its end; NULL if there is none.
+ *	  A complete line without its newline; NULL if there is none.
  */
 static const char *
 next_line(size_t *length)
@@ -342,7 +344,7 @@ is_blank(const char *line, size_t length)
 
 /*
  * fault_of
- *	  What is wrong with a message; NULL if nothing is.
+ *	  What is wrong with a message; NULL if it is valid.
  */
 static const char *
 fault_of(json_t *message)
@@ -353,7 +355,7 @@ fault_of(json_t *message)
 	json_t	   *method = json_object_get(message, "method");
 
 	if (json_is_array(message))
-		return "Invalid Request: no batches";
+		return "Invalid Request: batches are not supported";
 	if (!json_is_string(version) ||
 		strcmp(json_string_value(version), "2.0") != 0)
 		return "Invalid Request: jsonrpc must be \"2.0\"";
@@ -370,8 +372,8 @@ fault_of(json_t *message)
 
 /*
  * wire_next
- *	  The next message that has come whole, to be given back with
- *	  json_decref(); NULL if there is none.
+ *	  Returns the next complete message, to be released with json_decref();
+ *	  NULL if there is none.
  */
 json_t *
 wire_next(void)

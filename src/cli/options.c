@@ -3,9 +3,9 @@
  * options.c
  *	  The command line.
  *
- * Options and operands may come in any order, up to "--".  What can be judged
- * without a server is judged here, so that a mistake is told at once; the
- * bounds that are settings of the server are left to it.
+ * Options and operands may come in any order, up to "--".  Whatever can be
+ * checked without a server is checked here, so that errors are reported at
+ * once.  Bounds that are settings of the server are left to the server.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -52,7 +52,7 @@ static const Subcommand subcommands[] = {
 
 #define SUBCOMMANDS ((int) (sizeof(subcommands) / sizeof(subcommands[0])))
 
-/* Options without a letter of their own. */
+/* Options without a single-letter form. */
 enum
 {
 	OPT_OWNER = 256,
@@ -146,42 +146,42 @@ static const char *const usage_text =
 "                    [--allow-break] [--release-on-exit]\n"
 "\n"
 "Options:\n"
-"      --owner OWNER       the party that works; run makes one up unless given\n"
+"      --owner OWNER       owner label; run makes one up unless given\n"
 "      --lease-seconds N   how long the lease lasts unless renewed (60)\n"
 "      --wait-seconds N    how long to wait for a turn (0); inf: for ever\n"
 "      --at-least-seconds N\n"
-"                          how long the lock stays taken, from its grant on, if\n"
-"                          the command ends sooner (0)\n"
+"                          minimum time that the lock stays taken, counted from\n"
+"                          its grant, even if the command ends sooner (0)\n"
 "      --scope SCOPE       the namespace of NAME (public)\n"
-"      --request-uuid UUID names the acquisition, so that it can be repeated\n"
-"      --note TEXT         is shown with the lease; run makes one up unless given\n"
+"      --request-uuid UUID identifies the acquisition, so that it can be retried\n"
+"      --note TEXT         shown with the lease; run makes one up unless given\n"
 "      --fence FENCE       the grant to end, as status shows it\n"
 "      --grace N           seconds between TERM and KILL, at most half of the\n"
 "                          lease (5, or a quarter of the lease if that is less)\n"
-"      --all               lapsed leases, too\n"
-"      --queue             the tickets that hold and wait, in their order\n"
-"      --json              one JSON object a line\n"
-"      --watch             show the status again and again\n"
-"      --interval N        seconds between two looks (2)\n"
-"      --name NAME         only events of that lock\n"
-"      --since TIME        only events from then on, as the server reads a time\n"
-"      --follow            go on with what happens; from now on, unless --since\n"
-"      --answer-within N   mcp answers a wait after N seconds, and waits on (45)\n"
-"      --max-keep N        mcp renews for a caller for at most N seconds (3600)\n"
+"      --all               show lapsed leases, too\n"
+"      --queue             show the tickets that hold or wait, in order\n"
+"      --json              print one JSON object per line\n"
+"      --watch             show the status repeatedly, until interrupted\n"
+"      --interval N        seconds between repetitions (2)\n"
+"      --name NAME         show only events of that lock\n"
+"      --since TIME        show only events since TIME, as the server reads it\n"
+"      --follow            keep showing new events; start now unless --since\n"
+"      --answer-within N   mcp answers after N seconds and keeps waiting (45)\n"
+"      --max-keep N        mcp renews a lease for at most N seconds (3600)\n"
 "      --allow-break       mcp offers the tool break_lock\n"
-"      --release-on-exit   mcp gives back what is held when its input ends\n"
-"  -q, --quiet             no status line, no warnings that pass\n"
+"      --release-on-exit   mcp releases what it holds when its input ends\n"
+"  -q, --quiet             no status line and no warnings of passing problems\n"
 "  -V, --version           show the version, then exit\n"
 "      --help              show this help, then exit\n"
 "\n"
-"Connection options, as in psql; PG* variables and service files count, too:\n"
+"Connection options, as in psql; PG* variables and service files work, too:\n"
 "  -h, --host HOST         server, or directory of its socket\n"
 "  -p, --port PORT         port\n"
 "  -U, --username NAME     role\n"
 "  -d, --dbname DBNAME     database, or a connection string\n"
 "\n"
 "Exit status: 0 held or done, 1 contended or the wait ran out, 2 lost or gone,\n"
-"3 usage, 4 connection or server error.  run passes on that of its COMMAND.\n";
+"3 usage, 4 connection or server error.  run exits with the status of COMMAND.\n";
 
 /* ---------------------------------------------------------------------
  * Errors
@@ -210,7 +210,7 @@ usage_error(const char *format,...)
 
 /*
  * check_seconds
- *	  A plain decimal number.
+ *	  Parses a plain decimal number of seconds.
  */
 static double
 check_seconds(const char *option, const char *value, double least, double most)
@@ -230,13 +230,13 @@ check_characters(const char *what, const char *value)
 {
 	for (size_t i = 0; value[i]; i++)
 		if ((unsigned char) value[i] < 32 || value[i] == 127)
-			usage_error("%s must not contain control characters (byte %zu of it is %d)",
+			usage_error("%s must not contain control characters (byte %zu is %d)",
 						what, i + 1, value[i]);
 }
 
 /*
  * check_label
- *	  The server's rules for scope, name and owner.
+ *	  Checks the server's rules for scope, name and owner.
  */
 static const char *
 check_label(const char *what, const char *value)
@@ -286,7 +286,7 @@ check_fence(const char *value)
 
 /*
  * set_mcp_option
- *	  One of those that only mcp takes.
+ *	  Sets an option that only mcp takes.
  */
 static void
 set_mcp_option(Options *options, int option, const char *value)
@@ -312,7 +312,8 @@ set_mcp_option(Options *options, int option, const char *value)
 
 /*
  * set_option
- *	  One option.  --grace has to wait for the lease.
+ *	  Sets an option.  --grace is checked later, because it depends on the
+ *	  lease.
  */
 static void
 set_option(Options *options, int option, const char *value)
@@ -398,8 +399,8 @@ set_option(Options *options, int option, const char *value)
 
 /*
  * refuse_option
- *	  What getopt_long() would say itself, but as it stands on the command
- *	  line.
+ *	  Reports an invalid option as getopt_long() would, but as it was written
+ *	  on the command line.
  */
 static void
 refuse_option(int option, const char *argument)
@@ -414,13 +415,13 @@ refuse_option(int option, const char *argument)
 		usage_error("option \"%s\" needs a value", argument);
 	if (is_long && optopt != 0)
 		usage_error("option \"%.*s\" takes no value", length, argument);
-	usage_error("there is no option \"%s\"%s", argument,
-				is_long ? ", or more than one begins so" : "");
+	usage_error("option \"%s\" is unknown%s", argument,
+				is_long ? " or ambiguous" : "");
 }
 
 /*
  * show_and_exit
- *	  What is asked for without a server.
+ *	  Prints what needs no server, and exits.
  */
 static void
 show_and_exit(const char *text)
@@ -431,9 +432,9 @@ show_and_exit(const char *text)
 
 /*
  * take_options
- *	  The options and operands before "--"; the number of operands.  What
- *	  stands behind "--" is left, from optind on.  "given" gets a bit for each
- *	  option, by its index in long_options.
+ *	  Parses the options and operands before "--", and returns the number of
+ *	  operands.  Arguments after "--" start at optind.  A bit is set in "given"
+ *	  for each option, by its index in long_options.
  */
 static int
 take_options(int argc, char **argv, Options *options, const char **operands,
@@ -451,7 +452,7 @@ take_options(int argc, char **argv, Options *options, const char **operands,
 
 		if (option == -1)
 		{
-			/* it has skipped a "--", or stands before an operand */
+			/* it has skipped a "--", or is at an operand */
 			*separated = optind > before;
 			if (*separated || optind >= argc)
 				break;
@@ -489,8 +490,7 @@ require_operand(const char *subcommand, const char *what, const char *value)
 
 /*
  * complete
- *	  What a subcommand needs beyond its options, and what it gets if that is
- *	  not given.
+ *	  Checks what a subcommand requires besides its options, and sets defaults.
  */
 static void
 complete(Options *options, int bit, const char *subcommand,
@@ -514,13 +514,13 @@ complete(Options *options, int bit, const char *subcommand,
 		return;
 	}
 	if (bit == EVENTS && operand)
-		usage_error("events takes its NAME as --name: \"%s\"", operand);
+		usage_error("events takes NAME as the option --name, not as an argument: \"%s\"", operand);
 	if (!(bit & (STATUS | EVENTS)))
 		require_operand(subcommand, "NAME", operand);
 	if (operand)
 		options->name = check_label("NAME", operand);
 	if (options->queue && options->all)
-		usage_error("--queue shows live tickets alone: it goes without --all");
+		usage_error("--queue shows only live tickets and cannot be combined with --all");
 	if (bit == BREAK && options->fence == NULL)
 		usage_error("break needs --fence; \"leaselock status %s\" shows it", operand);
 	if (bit == ACQUIRE && options->owner == NULL)
@@ -543,8 +543,9 @@ complete(Options *options, int bit, const char *subcommand,
 
 /*
  * make_note
- *	  "host:pid command", as much of it as a note may hold.  A character has
- *	  one byte at least when it is cleaned, and had at most two if it went.
+ *	  Makes the note "host:pid command", truncated to the length of a note.  A
+ *	  character takes at least one byte after cleaning, and at most two before
+ *	  if it was replaced.
  */
 static const char *
 make_note(char *const *command)
@@ -565,7 +566,7 @@ make_note(char *const *command)
 
 /*
  * set_lease
- *	  The defaults that depend on each other.
+ *	  Sets defaults that depend on each other.
  */
 static void
 set_lease(Options *options, int bit)
@@ -601,18 +602,18 @@ static int
 find_subcommand(const char *name)
 {
 	if (name == NULL)
-		usage_error("no subcommand is given; there are %s",
+		usage_error("no subcommand is given; the subcommands are %s",
 					list_subcommands());
 	for (int i = 0; i < SUBCOMMANDS; i++)
 		if (strcmp(subcommands[i].name, name) == 0)
 			return i;
-	usage_error("there is no subcommand \"%s\"; there are %s", name,
+	usage_error("unknown subcommand \"%s\"; the subcommands are %s", name,
 				list_subcommands());
 }
 
 /*
  * parse_options
- *	  All of the command line.  It does not return from a mistake.
+ *	  Parses the command line.  Exits if it is wrong.
  */
 Command
 parse_options(int argc, char **argv, Options *options)
@@ -625,7 +626,7 @@ parse_options(int argc, char **argv, Options *options)
 	int			found = find_subcommand(operands[0]);
 	int			bit = subcommands[found].bit;
 
-	/* a NAME that begins with "-" stands behind "--" */
+	/* a NAME that begins with "-" follows "--" */
 	if (separated && count == 1 && optind < argc)
 	{
 		operands[1] = argv[optind++];
@@ -635,7 +636,7 @@ parse_options(int argc, char **argv, Options *options)
 	}
 	for (int i = 0; i < OPTIONS; i++)
 		if ((given & (1 << i)) && !(takers[i] & bit))
-			usage_error("%s takes no --%s", subcommands[found].name,
+			usage_error("%s does not take --%s", subcommands[found].name,
 						long_options[i].name);
 	complete(options, bit, subcommands[found].name, operands[1]);
 	set_lease(options, bit);

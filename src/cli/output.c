@@ -1,13 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * output.c
- *	  Answers, as text or JSON.
+ *	  Output of answers, as text or JSON.
  *
- * They are put together in memory and written at the end, in pieces for which
- * there is room: so a reader that does not read cannot keep a signal from
- * ending the program, and whether all has been written is known.
+ * The output is assembled in memory and written at the end, in pieces for
+ * which there is room.  A reader that does not read therefore cannot delay the
+ * reaction to a signal, and we know whether everything was written.
  *
- * The JSON is the server's own, the last column of each answer.
+ * JSON comes from the server, as the last column of each answer.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -21,7 +21,7 @@
 
 #include "cli.h"
 
-/* A pipe that is ready takes so much at once. */
+/* A pipe that is ready accepts this much at once. */
 #define PIECE	((size_t) _POSIX_PIPE_BUF)
 
 static FILE *output = NULL;
@@ -29,7 +29,7 @@ static char *text;
 static size_t text_length;
 
 /* ---------------------------------------------------------------------
- * Putting it together
+ * Assembling
  * ---------------------------------------------------------------------
  */
 
@@ -48,7 +48,7 @@ open_output(void)
 
 /*
  * print_heading
- *	  Text of our own, as it is.
+ *	  Adds text of our own, unchanged.
  */
 void
 print_heading(const char *heading)
@@ -65,7 +65,7 @@ print_line(const char *line)
 
 /*
  * print_lines
- *	  What complain() would say, as a part of the output.
+ *	  Adds what complain() would print.
  */
 void
 print_lines(const char *lines)
@@ -98,7 +98,7 @@ print_json(const PGresult *answer)
 }
 
 /* ---------------------------------------------------------------------
- * For people
+ * Formats for people
  * ---------------------------------------------------------------------
  */
 
@@ -106,7 +106,7 @@ print_json(const PGresult *answer)
 
 /*
  * is_length
- *	  Whether a column is a length of time, in milliseconds.
+ *	  Whether a column is a length of time in milliseconds.
  */
 static bool
 is_length(const PGresult *answer, int column)
@@ -119,7 +119,7 @@ is_length(const PGresult *answer, int column)
 
 /*
  * column_heading
- *	  The name of a column, without the unit where its values have one.
+ *	  The name of a column, without the unit of its values.
  */
 static const char *
 column_heading(const PGresult *answer, int column)
@@ -135,7 +135,7 @@ column_heading(const PGresult *answer, int column)
 
 /*
  * column_value
- *	  A value as it is shown; the next call overwrites it.
+ *	  A value as displayed; overwritten by the next call.
  */
 static const char *
 column_value(const PGresult *answer, int row, int column)
@@ -151,7 +151,7 @@ column_value(const PGresult *answer, int row, int column)
 
 /*
  * print_record
- *	  One row, a line for each column that has a value.
+ *	  Prints one row, with a line for each column that has a value.
  */
 void
 print_record(const PGresult *answer)
@@ -166,11 +166,11 @@ print_record(const PGresult *answer)
 	}
 }
 
-/* How a column of a table is laid out. */
+/* The layout of a table column. */
 typedef struct Layout
 {
 	int			width;
-	bool		right;			/* numbers go to the right */
+	bool		right;			/* right-aligned, for numbers */
 } Layout;
 
 static Layout
@@ -205,7 +205,7 @@ print_cell(const char *value, Layout layout)
 
 /*
  * last_filled
- *	  The last column of a row with anything in it; row -1 is the heading.
+ *	  The last column of a row that is not empty; row -1 is the heading.
  */
 static int
 last_filled(const PGresult *answer, int row)
@@ -219,9 +219,10 @@ last_filled(const PGresult *answer, int row)
 
 /*
  * print_cells
- *	  One line.  With widths the cells are aligned, a dash standing for an
- *	  empty one; without there is a tab between them.  Cell number "colored" is
- *	  shown in a colour, unless that is NULL; the padding is not.
+ *	  Prints one line.  With widths, cells are aligned and an empty cell is
+ *	  shown as a dash; without them, cells are separated by tabs.  Cell number
+ *	  "colored" is printed in a colour, without its padding, unless the colour
+ *	  is NULL.
  */
 void
 print_cells(const char *const *cells, const int *widths, int count,
@@ -248,7 +249,7 @@ print_cells(const char *const *cells, const int *widths, int count,
 
 /*
  * print_table
- *	  All rows, the columns aligned.
+ *	  Prints all rows, with aligned columns.
  */
 void
 print_table(const PGresult *answer)
@@ -280,13 +281,14 @@ print_table(const PGresult *answer)
 }
 
 /* ---------------------------------------------------------------------
- * Writing it
+ * Writing
  * ---------------------------------------------------------------------
  */
 
 /*
  * wait_for_room
- *	  False if a signal comes, one that is caught.
+ *	  Waits until output can be written; returns false if a caught signal
+ *	  arrives.
  */
 static bool
 wait_for_room(void)
@@ -330,8 +332,8 @@ write_all(const char *rest, size_t length)
 
 /*
  * write_output
- *	  Writes what was put together.  False, with errno, if that failed or a
- *	  signal came first.
+ *	  Writes the assembled output.  Returns false and sets errno if that failed
+ *	  or a signal arrived first.
  */
 bool
 write_output(void)

@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * question.c
- *	  What can be asked of the server, and what an answer must be like.
+ *	  The queries sent to the server, and the validation of their answers.
  *
- * Whoever answers need not be the server that was meant: an answer is used
- * only if it is one to the question, with all of its columns, a known state
- * and numbers within their bounds.
+ * The program may be talking to something other than the intended server.  An
+ * answer is used only if it matches the question: it has all columns, a known
+ * state, and numbers within their bounds.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -29,7 +29,7 @@
 	" t.next_call_ms, t.holder, t.holder_role, t.request_id, t.note," \
 	" pg_catalog.row_to_json(t) AS json FROM leaselock."
 
-/* How long ago a time was, in milliseconds. */
+/* Milliseconds since a time. */
 #define AGE(time) \
 	"GREATEST(0, pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()" \
 	" OPERATOR(pg_catalog.-) " time ") OPERATOR(pg_catalog.*) 1000)" \
@@ -42,12 +42,14 @@
 	" WHEN s.lapsed THEN 'lapsed' ELSE 'held' END AS state, s.note," \
 	" pg_catalog.row_to_json(s) AS json FROM leaselock."
 
-/* What has merely lapsed is shown if it is asked for, or in somebody's way. */
+/*
+ * Merely lapsed locks are shown if requested, or if somebody waits for them.
+ */
 #define LIVE_OR(parameter) \
 	"(" parameter "::pg_catalog.bool OR NOT s.lapsed" \
 	" OR s.waiters OPERATOR(pg_catalog.>) 0)"
 
-/* The same once more: what the answer must name, in this order. */
+/* The columns that the answer must have, in this order. */
 static const char *const ticket_columns[] = {
 	"state", "ticket", "scope", "name", "owner", "fence", "depth", "position",
 	"expires_at", "wait_until", "remaining_ms", "next_call_ms", "holder",
@@ -72,9 +74,10 @@ static const char *const event_columns[] = {
 static const char *const break_columns[] = {"broken", "json", NULL};
 
 /*
- * A page of events.  Each row tells where to go on: behind the last event of a
- * full page, or else where the first transaction may begin that is not shown yet;
- * of one that goes on, ids count from 1.  Where no event is wanted, one row does.
+ * A page of events.  Each row contains the cursor for the next page: the last
+ * event of a full page, or otherwise the beginning of the first transaction
+ * that is not shown yet (ids start at 1).  If no event matches, there is one
+ * row with only the cursor.
  */
 #define EVENTS_PAGE	"1000"
 #define NEXT_IS_LAST \
@@ -110,8 +113,8 @@ static const char *const break_columns[] = {"broken", "json", NULL};
 	"pg_catalog.make_interval(secs => " parameter "::pg_catalog.float8)"
 
 /*
- * What is left of so many seconds since the grant, by the clock that the answer
- * "t" to the renewal was given by.
+ * What remains of a number of seconds since the grant, by the clock reading in
+ * the answer "t" to the renewal.
  */
 #define REST_SINCE_GRANT(seconds) \
 	"p.granted_at OPERATOR(pg_catalog.+) " SECONDS(seconds) \
@@ -119,7 +122,7 @@ static const char *const break_columns[] = {"broken", "json", NULL};
 	" pg_catalog.make_interval(secs =>" \
 	" t.remaining_ms OPERATOR(pg_catalog./) 1000.0))"
 
-/* By Ask. */
+/* Indexed by Ask. */
 const Question questions[] = {
 	[ASK_ACQUIRE] = {
 		TICKET_COLUMNS "lease_acquire(name => $1, owner => $2,"
@@ -127,7 +130,7 @@ const Question questions[] = {
 		" scope => $5, request_id => $6, note => $7) AS t", 7,
 		ticket_columns, 1, 1
 	},
-	/* lease_peek() has the library loaded, without which it has no settings */
+	/* lease_peek() loads the library, which defines the settings */
 	[ASK_ACQUIRE_LONG] = {
 		TICKET_COLUMNS "lease_acquire(name => $1, owner => $2,"
 		" lease => " SECONDS("$3") ", wait => (SELECT LEAST(" SECONDS("$4") ","
@@ -147,7 +150,7 @@ const Question questions[] = {
 	[ASK_RELEASE] = {
 		TICKET_COLUMNS "lease_release($1) AS t", 1, ticket_columns, 1, 1
 	},
-	/* the renewal keeps the grant as it is until the hold is added to it */
+	/* the renewal preserves the grant until the hold is added to it */
 	[ASK_HOLD] = {
 		"SELECT r.state, r.due, r.fence, pg_catalog.row_to_json(r) AS json FROM ("
 		"SELECT t.state, k.due, CASE WHEN k.due THEN"
@@ -181,7 +184,7 @@ const Question questions[] = {
 		" s.name COLLATE pg_catalog.\"C\", s.\"position\" NULLS FIRST,"
 		" s.requested_at, s.ticket", 2, queue_columns, 0, INT32_MAX
 	},
-	/* the first of them, not more */
+	/* only the first ones */
 	[ASK_LIST] = {
 		STATUS_COLUMNS "lease_status AS s"
 		" WHERE $1::pg_catalog.text IS NULL"
@@ -212,7 +215,7 @@ const Question questions[] = {
  * ---------------------------------------------------------------------
  */
 
-/* What a ticket's state means for whoever asked. */
+/* What a ticket's state means to the caller. */
 static const struct
 {
 	const char *state;
@@ -243,8 +246,8 @@ find_state(const char *state)
 
 /*
  * ticket_exit_code
- *	  DONE: the ticket holds the lock.  NOT_HELD: it does not, and one may try
- *	  again.  LOST: it is over.
+ *	  EXIT_DONE: the ticket holds the lock.  EXIT_NOT_HELD: it does not, and a
+ *	  retry makes sense.  EXIT_LOST: it has ended.
  */
 ExitCode
 ticket_exit_code(const char *state)
@@ -262,7 +265,7 @@ ticket_is_live(const char *state)
 
 /*
  * column
- *	  A value of the first row, "" for NULL.
+ *	  A value of the first row; "" for NULL.
  */
 static const char *
 column(const PGresult *answer, const char *name)
@@ -274,7 +277,7 @@ column(const PGresult *answer, const char *name)
 
 /*
  * read_ticket
- *	  Everything but asked_at, which only the one who asked knows.
+ *	  Reads everything but asked_at, which only the caller knows.
  */
 void
 read_ticket(const PGresult *answer, Ticket *ticket)
@@ -293,7 +296,7 @@ read_ticket(const PGresult *answer, Ticket *ticket)
 }
 
 /* ---------------------------------------------------------------------
- * What an answer must be like
+ * Validation of answers
  * ---------------------------------------------------------------------
  */
 
@@ -312,7 +315,7 @@ is_uuid(const char *value)
 
 /*
  * make_uuid
- *	  A random one (version 4), as the result in hexadecimal digits.
+ *	  A random uuid (version 4) in hexadecimal digits.
  */
 void
 make_uuid(char *result, size_t size)
@@ -336,7 +339,7 @@ make_uuid(char *result, size_t size)
 
 /*
  * next_uuid
- *	  Counts one up, from the last digit on.
+ *	  Increments a uuid by one.
  */
 void
 next_uuid(char *uuid)
@@ -357,7 +360,7 @@ next_uuid(char *uuid)
 
 /*
  * is_number
- *	  A whole number within these bounds.
+ *	  Whether a value is a whole number within the bounds.
  */
 bool
 is_number(const char *value, int64_t least, int64_t most)
@@ -373,7 +376,7 @@ is_number(const char *value, int64_t least, int64_t most)
 
 /*
  * number_is_sound
- *	  The same of a column.  What need not be there may be NULL.
+ *	  Likewise, for a column.  It may be NULL unless needed.
  */
 static bool
 number_is_sound(const PGresult *answer, const char *name, bool needed,
@@ -415,7 +418,7 @@ columns_are_sound(const PGresult *answer, const char *const *columns)
 
 /*
  * next_is_sound
- *	  Where to go on with events.
+ *	  Whether the cursor for the next page of events is valid.
  */
 static bool
 next_is_sound(const PGresult *answer)
@@ -439,7 +442,7 @@ present_is_sound(const PGresult *answer)
 
 /*
  * answer_is_sound
- *	  Whether it is an answer to the question at all.
+ *	  Whether an answer is valid for its question.
  */
 bool
 answer_is_sound(Ask ask, const PGresult *answer)

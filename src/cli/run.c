@@ -1,16 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * run.c
- *	  A command under a lease.
+ *	  Running a command under a lease.
  *
- * One loop renews the lease, passes on signals and waits for the command; it
- * never blocks for longer than a look-up of a host name does.  That the
- * command does not outlive the lease is the work of the watchdog, a process of
- * its own: each renewal that was answered gives it a later time.
+ * A single loop renews the lease, forwards signals and waits for the command.
+ * It never blocks for longer than the look-up of a host name.  The watchdog, a
+ * separate process, ensures that the command does not outlive the lease: each
+ * renewal that was answered gives it a later deadline.
  *
- * The lease ends, for us, what is left of it by the server's answer after the
- * moment *before* the question was sent, so never later than for the server.
- * A renewal whose answer was lost does not count.
+ * To us, the lease ends when the remaining time that the server reported has
+ * passed since the moment *before* the question was sent, so never later than
+ * to the server.  A renewal whose answer was lost does not count.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -25,29 +25,32 @@
 
 #include "cli.h"
 
-/* How often the process group is looked at when the command has ended. */
+/* How often to check the process group after the command has ended. */
 #define GROUP_MS			100
 
-/* How long an answer may take: a quarter of the lease, but at most this. */
+/* The longest wait for an answer; a quarter of the lease if that is less. */
 #define LONGEST_ANSWER_MS	10000
 
-/* Beside those that end the wait for the lock, and are then passed on. */
+/*
+ * Signals to handle besides those that end the wait for the lock; the latter
+ * are forwarded to the command.
+ */
 static const int caught[] = {SIGWINCH, SIGTSTP, SIGCONT, SIGCHLD};
 
 typedef struct Run
 {
 	const Options *options;
 	Link		link;
-	Ticket		ticket;			/* as last answered */
+	Ticket		ticket;			/* from the last answer */
 	Watchdog	watchdog;
 	Child		child;
 	Orders		orders;
-	Instant		ends_at;		/* the lease, at the latest */
+	Instant		ends_at;		/* the latest end of the lease */
 	Instant		renew_at;
-	Instant		asked_at;		/* when the open question was asked */
-	int			failures;		/* to renew, in a row */
-	bool		lost;			/* the command was told to end */
-	bool		lingers;		/* the command ended, its group did not */
+	Instant		asked_at;		/* when the open question was sent */
+	int			failures;		/* consecutive failed renewals */
+	bool		lost;			/* the command was told to terminate */
+	bool		lingers;		/* it ended, but not its group */
 } Run;
 
 /* ---------------------------------------------------------------------
@@ -57,7 +60,8 @@ typedef struct Run
 
 /*
  * send_orders
- *	  A watchdog that is gone is replaced, and with none nothing may run.
+ *	  Sends the orders to the watchdog.  A watchdog that has died is replaced;
+ *	  if that fails, the command must not continue.
  */
 static void
 send_orders(Run *run)
@@ -68,16 +72,16 @@ send_orders(Run *run)
 	if (start_watchdog(&run->watchdog, &run->link) &&
 		order_watchdog(&run->watchdog, &run->orders))
 		return;
-	complain("could not watch over the command, it is killed: %s", strerror(errno));
+	complain("could not watch the command; killing it: %s", strerror(errno));
 	signal_child(&run->child, SIGKILL);
 	run->lost = true;
 }
 
 /*
  * note_lease
- *	  The times that follow from an answer.  No lease is longer than we asked
- *	  for.  It ends half a percent early, for clocks that do not run alike and
- *	  for the time that it takes to kill.
+ *	  Computes the deadlines from an answer.  We never count on a longer lease
+ *	  than we asked for.  It ends half a percent early, to allow for clocks
+ *	  that run at different speeds and for the time that killing takes.
  */
 static void
 note_lease(Run *run)
@@ -96,14 +100,14 @@ note_lease(Run *run)
 
 /*
  * lose
- *	  The command has to end, from now on.
+ *	  Terminates the command because the lease is lost.
  */
 static void
 lose(Run *run, const char *reason)
 {
 	Instant		end = now() + (int64_t) (run->options->grace_seconds * 1000);
 
-	complain("the lease on \"%s\" is %s, the command is terminated",
+	complain("the lease on \"%s\" is %s; terminating the command",
 			 run->options->name, reason);
 	run->lost = true;
 	run->orders.term_at = now();
@@ -130,7 +134,7 @@ note_renewal(Run *run)
 
 	read_ticket(run->link.answer, &answer);
 	if (run->failures > 0 && !run->options->quiet)
-		complain("the lease on \"%s\" is renewed again", run->options->name);
+		complain("the lease on \"%s\" has been renewed again", run->options->name);
 	run->failures = 0;
 	if (ticket_exit_code(answer.state) != EXIT_DONE)
 	{
@@ -149,15 +153,15 @@ note_failure(Run *run)
 {
 	if (run->failures == 0 && !run->options->quiet)
 		complain_of_lines(run->link.error,
-						  "cannot renew the lease on \"%s\" now, trying again: ",
+						  "could not renew the lease on \"%s\"; trying again: ",
 						  run->options->name);
 	run->renew_at = now() + back_off_ms(run->failures++);
 }
 
 /*
  * keep_lease
- *	  Goes on with a renewal, or begins one when it is time.  A command that
- *	  was told to end gets no more of them.
+ *	  Continues a renewal, or starts one when it is time.  The lease is not
+ *	  renewed after the command has been told to terminate.
  */
 static void
 keep_lease(Run *run)
@@ -204,7 +208,7 @@ pass_signals_on(Run *run)
 			continue;
 		if (signo == SIGCONT)
 		{
-			/* we were stopped, and who knows for how long */
+			/* we were stopped, possibly for a long time */
 			resume_child(&run->child);
 			run->renew_at = run->lost ? run->renew_at : now();
 		}
@@ -222,17 +226,17 @@ listen_to_watchdog(Run *run)
 		send_orders(run);
 	else if (report != WATCHDOG_SILENT && !run->lost)
 	{
-		complain("the lease on \"%s\" could not be renewed in time, the command is terminated",
+		complain("the lease on \"%s\" could not be renewed in time; terminating the command",
 				 run->options->name);
 		run->lost = true;
 	}
 	if (report == WATCHDOG_KILLED)
-		complain("the command did not end in time, it is killed");
+		complain("the command did not end in time and was killed");
 }
 
 /*
  * supervise
- *	  Until the command and all of its process group are gone.
+ *	  Waits until the command and its entire process group have ended.
  */
 static void
 supervise(Run *run)
@@ -248,7 +252,7 @@ supervise(Run *run)
 		{
 			take_terminal_back(&run->child);
 			if (!run->options->quiet && !run->lost)
-				complain("the command has ended, the lease is kept for what it left running");
+				complain("the command has ended; the lease is kept until the processes that it left behind have ended, too");
 			run->lingers = true;
 		}
 		pass_signals_on(run);
@@ -263,8 +267,9 @@ supervise(Run *run)
 
 /*
  * renew_first
- *	  Where an answer came late, on a repetition, not much of the lease may be
- *	  left: the command is to begin with nearly all of it.
+ *	  Renews the lease before the command starts if an answer came late, after
+ *	  a retry, and not much of the lease is left: the command should start with
+ *	  nearly all of it.
  */
 static bool
 renew_first(Run *run)
@@ -299,8 +304,8 @@ renew_first(Run *run)
 
 /*
  * end_lease
- *	  Nothing of the command is left.  What has run out by our clock will have
- *	  soon by the server's.
+ *	  Ends the lease after the last process of the command has ended.  A lease
+ *	  that has run out by our clock will soon have run out by the server's.
  */
 static ExitCode
 end_lease(Run *run)
@@ -315,7 +320,7 @@ end_lease(Run *run)
 	if (give_back(&run->link, &run->ticket, run->ends_at) &&
 		strcmp(run->ticket.state, "released") != 0 && !run->lost)
 	{
-		complain("the lease on \"%s\" was %s while the command ran",
+		complain("the lease on \"%s\" was %s while the command was running",
 				 run->options->name, run->ticket.state);
 		code = EXIT_LOST;
 	}
@@ -324,8 +329,8 @@ end_lease(Run *run)
 
 /*
  * run_held
- *	  The lock is held: start the command, and see it through.  The lease is
- *	  given back only when nothing of the command is left.
+ *	  Starts the command, since the lock is held, and supervises it.  The lease
+ *	  is released only after the last process of the command has ended.
  */
 static ExitCode
 run_held(Run *run)
@@ -336,7 +341,7 @@ run_held(Run *run)
 
 		give_back(&run->link, &run->ticket, run->ends_at);
 		if (signo == 0)
-			complain("the lease on \"%s\" was lost before the command began",
+			complain("the lease on \"%s\" was lost before the command started",
 					 run->options->name);
 		return signo ? EXIT_SIGNAL + signo : EXIT_LOST;
 	}

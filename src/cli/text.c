@@ -1,12 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * text.c
- *	  What the program says: complaints, the status line, and how text that
- *	  came from elsewhere is shown.
+ *	  Messages, the status line, and the display of text from elsewhere.
  *
  * Names, messages of the server and of libpq, and the command line itself may
- * hold characters that a terminal obeys.  None of them is ever written: all
- * that is said goes through scan().
+ * contain control characters, which a terminal would obey.  They are never
+ * written: all output passes through scan().
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -20,7 +19,7 @@
 
 #include "cli.h"
 
-/* Longer ones are cut: nobody reads more, and not every server is a friend. */
+/* Longer lines are cut.  Nobody reads more, and a server may be malicious. */
 #define LONGEST_LINE	4096
 
 static bool text_is_utf8 = true;
@@ -31,19 +30,19 @@ static bool line_is_shown = false;
  * ---------------------------------------------------------------------
  */
 
-/* What stands at a place of a text. */
+/* Classes of characters. */
 typedef enum Glyph
 {
 	GLYPH_PLAIN,
 	GLYPH_CONTROL,				/* C0, DEL or C1 */
-	GLYPH_BROKEN				/* no UTF-8 */
+	GLYPH_BROKEN				/* not valid UTF-8 */
 } Glyph;
 
 /*
  * set_text_encoding
- *	  The client encoding of the connection, by its name.  Where it is not
- *	  UTF-8 the bytes 80 to 9F are taken for control characters wherever they
- *	  stand, as a terminal may that knows no UTF-8 either.
+ *	  Sets the client encoding of the connection, by name.  If it is not UTF-8,
+ *	  the bytes 80 to 9F are treated as control characters anywhere, as a
+ *	  terminal that does not use UTF-8 may treat them.
  */
 void
 set_text_encoding(const char *name)
@@ -55,9 +54,9 @@ set_text_encoding(const char *name)
 
 /*
  * utf8_length
- *	  How many bytes the character has; 0 if there is none that is well formed.
- *	  Bounds of the second byte keep out what is longer than it need be,
- *	  surrogates, and what is beyond Unicode.
+ *	  The number of bytes of a character; 0 if it is not well formed.  The
+ *	  bounds of the second byte exclude overlong encodings, surrogates and code
+ *	  points beyond Unicode.
  */
 static int
 utf8_length(const unsigned char *c)
@@ -79,8 +78,8 @@ utf8_length(const unsigned char *c)
 
 /*
  * scan
- *	  Looks at the character at the head of a text: its length in bytes, what
- *	  it is, and the code of a control character.
+ *	  Examines the first character of a text: returns its length in bytes, and
+ *	  sets its class and, for a control character, its code.
  */
 static int
 scan(const char *text, Glyph *glyph, int *code)
@@ -109,7 +108,7 @@ scan(const char *text, Glyph *glyph, int *code)
 
 /*
  * clean_text
- *	  Puts "?" for each character that must not be written.
+ *	  Replaces each character that must not be written by "?".
  */
 void
 clean_text(char *text)
@@ -134,7 +133,7 @@ clean_text(char *text)
 
 /*
  * cut_text
- *	  Leaves as many whole characters as have no more bytes than that.
+ *	  Truncates a text to at most that many bytes, at a character boundary.
  */
 void
 cut_text(char *text, size_t most)
@@ -177,7 +176,7 @@ put_text(FILE *stream, const char *value)
 
 /*
  * put_json
- *	  Writes a JSON value, in which nothing of this kind need stand as it is.
+ *	  Writes a JSON value; characters that must not be written are escaped.
  */
 void
 put_json(FILE *stream, const char *value)
@@ -198,7 +197,7 @@ put_json(FILE *stream, const char *value)
 
 /*
  * glyph_width
- *	  How many columns of a terminal the character at the head of a text takes.
+ *	  The number of terminal columns of a text's first character.
  */
 static int
 glyph_width(const char *text, Glyph glyph)
@@ -212,7 +211,7 @@ glyph_width(const char *text, Glyph glyph)
 
 /*
  * text_width
- *	  How many columns of a terminal put_text() fills.
+ *	  The number of terminal columns that put_text() fills.
  */
 int
 text_width(const char *value)
@@ -233,7 +232,7 @@ text_width(const char *value)
 
 /*
  * format_length
- *	  A length of time as a person reads it, in the two largest units.
+ *	  Formats a length of time for people, in its two largest units.
  */
 void
 format_length(char *buffer, size_t size, int64_t ms)
@@ -273,7 +272,8 @@ format_length(char *buffer, size_t size, int64_t ms)
 
 /*
  * cut_to_terminal
- *	  A line that wraps could not be replaced.
+ *	  Cuts a line to the terminal's width, because a line that wraps could not
+ *	  be replaced.
  */
 static void
 cut_to_terminal(char *line)
@@ -299,7 +299,7 @@ cut_to_terminal(char *line)
 
 /*
  * show_status_line
- *	  Replaces the line at the bottom of a terminal.
+ *	  Replaces the line at the bottom of the terminal.
  */
 void
 show_status_line(const Options *options, const char *format,...)
@@ -340,8 +340,8 @@ complain_args(const char *format, va_list args)
 
 /*
  * complain_of_lines
- *	  A line to stderr, and a message behind it, as libpq's of more lines, which
- *	  are kept apart.
+ *	  Prints a line to stderr with a message after it.  If the message has
+ *	  several lines, as libpq's may have, they stay separate.
  */
 void
 complain_of_lines(const char *message, const char *format,...)
@@ -371,7 +371,7 @@ complain_of_lines(const char *message, const char *format,...)
 
 /*
  * complain
- *	  A line to stderr.
+ *	  Prints a line to stderr.
  */
 void
 complain(const char *format,...)

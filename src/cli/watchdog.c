@@ -3,12 +3,12 @@
  * watchdog.c
  *	  The process that ends the command when the lease ends.
  *
- * It shares nothing with the program but a socket, over which it gets its
- * orders: which process group is to get TERM and KILL, and when.  It does
- * nothing else and so is never late: not while the program looks up a host
- * name, not while it is stopped.  If the program dies without having said
- * that it is done, the socket closes, and the group is killed at once, for
- * nobody renews the lease any more.
+ * It shares nothing with the program but a socket, over which it receives its
+ * orders: which process group to send TERM and KILL to, and when.  It does
+ * nothing else, so it is never late, not even while the program looks up a
+ * host name or is stopped.  If the program dies without dismissing it, the
+ * socket closes, and the watchdog kills the group at once, because nobody
+ * renews the lease any more.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -26,14 +26,15 @@
 
 #include "cli.h"
 
-/* poll()'s time stands still while the machine is suspended */
+/* poll() does not count the time during which the machine is suspended */
 #define LONGEST_SLEEP_MS	1000
 
 /*
  * stand_apart
- *	  In a process group of its own, so that what is sent to the program's
- *	  does not end it, and without a hand on anything of the program's: a
- *	  reader of its output must see the end of that.
+ *	  Detaches from the program: moves to a process group of its own, so that
+ *	  signals sent to the program's group do not end it, and closes the
+ *	  program's file descriptors, so that a reader of its output sees the end
+ *	  of it.
  */
 static void
 stand_apart(int fd, const Link *link)
@@ -59,8 +60,8 @@ stand_apart(int fd, const Link *link)
 
 /*
  * carry_out
- *	  What is due by the orders; what has been done is remembered in them, by
- *	  a time that does not come.
+ *	  Carries out orders that are due.  Those carried out are marked by a time
+ *	  that will never come.
  */
 static void
 carry_out(Orders *orders, int fd)
@@ -71,7 +72,7 @@ carry_out(Orders *orders, int fd)
 
 	if (orders->group == 0 || (!kill_it && present < orders->term_at))
 		return;
-	/* said first, so that it is known when the command is seen to end */
+	/* send this first, so that it has arrived when the command ends */
 	(void) !send(fd, &report, 1, 0);
 	orders->term_at = INT64_MAX;
 	if (kill_it)
@@ -81,7 +82,7 @@ carry_out(Orders *orders, int fd)
 		return;
 	}
 	kill(-orders->group, SIGTERM);
-	/* a stopped process would not see it */
+	/* a stopped process would not act on it */
 	kill(-orders->group, SIGCONT);
 }
 
@@ -119,7 +120,7 @@ keep_watch(int fd)
 
 /*
  * start_watchdog
- *	  False if there can be no watchdog.
+ *	  Starts a watchdog; returns false if that failed.
  */
 bool
 start_watchdog(Watchdog *watchdog, const Link *link)
@@ -141,7 +142,7 @@ start_watchdog(Watchdog *watchdog, const Link *link)
 	fcntl(watchdog->fd, F_SETFL, O_NONBLOCK);
 	if (watchdog->pid > 0)
 	{
-		/* both do it, so that it is done whoever runs first */
+		/* parent and child both do this, because either may run first */
 		setpgid(watchdog->pid, watchdog->pid);
 		return true;
 	}
@@ -151,7 +152,7 @@ start_watchdog(Watchdog *watchdog, const Link *link)
 
 /*
  * order_watchdog
- *	  New orders in place of the old.  False if the watchdog is gone.
+ *	  Replaces the orders; returns false if the watchdog is gone.
  */
 bool
 order_watchdog(const Watchdog *watchdog, const Orders *orders)
@@ -162,7 +163,8 @@ order_watchdog(const Watchdog *watchdog, const Orders *orders)
 
 /*
  * hear_watchdog
- *	  What the watchdog has done since; WATCHDOG_GONE if it is no more.
+ *	  What the watchdog has done since the last call; WATCHDOG_GONE if it no
+ *	  longer exists.
  */
 int
 hear_watchdog(const Watchdog *watchdog)
@@ -178,7 +180,7 @@ hear_watchdog(const Watchdog *watchdog)
 
 /*
  * dismiss_watchdog
- *	  The command is no more.
+ *	  Ends the watchdog after the command has ended.
  */
 void
 dismiss_watchdog(Watchdog *watchdog)

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * changes.c
- *	  What this transaction has changed, and owes when it ends.
+ *	  What this transaction has changed, and what it still has to do when it
+ *	  ends.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -18,23 +19,26 @@
 #include "core/changes.h"
 #include "leaselock.h"
 
-/* The subtransaction that changed a lease first, or Invalid. */
+/* The subtransaction that was the first to change a lease, or Invalid. */
 static SubTransactionId changed_by = InvalidSubTransactionId;
 
 /*
- * Where the WAL of this transaction ends, if all that it has written so far
- * may be lost in a crash; else Invalid.
+ * The end of this transaction's WAL, if a crash may lose all that it has
+ * written so far; otherwise Invalid.
  */
 static XLogRecPtr losable_end = InvalidXLogRecPtr;
 
-/* When the statement began that wrote it. */
+/* Start time of the statement that wrote that WAL. */
 static TimestampTz losable_statement = 0;
 
-/* Rows that this session has added since they were last asked for. */
+/*
+ * Rows that this session has added since the last take_rows_added() or
+ * take_events_added().
+ */
 static int	rows_added = 0;
 static int	events_added = 0;
 
-/* Notes that this transaction changes a lease. */
+/* Records that this transaction changes a lease. */
 void
 note_lease_change(void)
 {
@@ -42,20 +46,24 @@ note_lease_change(void)
 		changed_by = GetCurrentSubTransactionId();
 }
 
+/* Whether this transaction has changed a lease. */
 bool
 leases_were_changed(void)
 {
 	return changed_by != InvalidSubTransactionId;
 }
 
-/* Notes that a row was added to the tables, which some day is to be removed. */
+/*
+ * Records that a row was added to the tables, which will have to be removed
+ * some day.
+ */
 void
 note_row_added(void)
 {
 	rows_added++;
 }
 
-/* How many rows were added since the last call. */
+/* Number of rows added since the last call. */
 int
 take_rows_added(void)
 {
@@ -65,13 +73,14 @@ take_rows_added(void)
 	return added;
 }
 
-/* The same for events, which have a table of their own to be tidied. */
+/* Likewise for events; their table is tidied separately. */
 void
 note_event_added(void)
 {
 	events_added++;
 }
 
+/* Number of events added since the last call. */
 int
 take_events_added(void)
 {
@@ -87,10 +96,11 @@ take_events_added(void)
  */
 
 /*
- * Whether this statement is a transaction by itself, as far as it can be told
- * while it runs.  In a block, or in a pipeline, other statements may do what
- * leaves no trace in XactLastRecEnd: a NOTIFY tells its listeners before the
- * commit is on disk, and other modules write when the transaction commits.
+ * Whether this statement is a transaction by itself, as far as can be told
+ * while it runs.  In a transaction block or a pipeline, other statements may
+ * have effects that XactLastRecEnd does not show: a NOTIFY reaches its
+ * listeners before the commit is on disk, and other modules write when the
+ * transaction commits.
  */
 static bool
 statement_is_alone(void)
@@ -99,8 +109,8 @@ statement_is_alone(void)
 }
 
 /*
- * Brackets the writes of a release, which may be lost in a crash: the lease
- * then runs out instead.
+ * begin_losable_write() and end_losable_write() enclose the writes of a
+ * release.  A crash may lose these: the lease then runs out instead.
  */
 void
 begin_losable_write(void)
@@ -109,9 +119,10 @@ begin_losable_write(void)
 		!statement_is_alone())
 		losable_end = InvalidXLogRecPtr;
 	else
-		losable_end = PG_UINT64_MAX;	/* still to be written */
+		losable_end = PG_UINT64_MAX;	/* set by end_losable_write() */
 }
 
+/* See begin_losable_write(). */
 void
 end_losable_write(void)
 {
@@ -122,9 +133,9 @@ end_losable_write(void)
 }
 
 /*
- * Says that this transaction makes a grant, or extends it to one more share, or
- * hands it over: that is acknowledged by its commit, and must survive a crash,
- * whatever synchronous_commit says.
+ * Records that this transaction makes a grant, adds a share to it, or hands it
+ * over.  The commit acknowledges that, so it must survive a crash whatever
+ * synchronous_commit says.
  */
 void
 note_acknowledged(void)
@@ -134,9 +145,9 @@ note_acknowledged(void)
 }
 
 /*
- * Whether the transaction has written nothing but what may be lost.  Behind the
- * release, a statement of the same pipeline has begun at another time, or has
- * opened a transaction block.
+ * Whether a crash may lose everything that the transaction has written.  If
+ * another statement of the same pipeline follows the release, then either the
+ * statement's start time differs or a transaction block has been opened.
  */
 bool
 may_lose_all(void)
@@ -147,17 +158,17 @@ may_lose_all(void)
 }
 
 /* ----------------------------------------------------------------------
- * Whom to wake
+ * Wake-ups
  * ----------------------------------------------------------------------
  */
 
-/* Whoever finds no place here wakes by itself within a second. */
+/* A waiter that does not fit in here wakes up by itself within a second. */
 #define MAX_WAKES	64
 
 static int	wake_pids[MAX_WAKES];
 static int	wake_count = 0;
 
-/* Has the backend that waits for a ticket look again once we have committed. */
+/* Wakes the backend that waits for a ticket after we have committed. */
 void
 wake_at_commit(const TicketRow *ticket)
 {
@@ -166,9 +177,10 @@ wake_at_commit(const TicketRow *ticket)
 }
 
 /*
- * Sets the latches, if the transaction has committed.  To be called once its
- * locks are free, so that nobody wakes up to find them taken.  The pid may have
- * been reused; a spurious SetLatch does no harm.  Must not fail.
+ * Sets the latches if the transaction has committed.  Must be called after its
+ * locks have been released, so that no waiter wakes up only to find them
+ * taken.  A pid may have been reused; a spurious SetLatch does no harm.  Must
+ * not fail.
  */
 void
 wake_waiters(bool is_commit)
@@ -184,10 +196,11 @@ wake_waiters(bool is_commit)
 }
 
 /* ----------------------------------------------------------------------
- * The transaction's course
+ * End of a transaction
  * ----------------------------------------------------------------------
  */
 
+/* A subtransaction was committed into its parent. */
 void
 commit_changes_sub(SubTransactionId sub, SubTransactionId parent)
 {
@@ -195,6 +208,7 @@ commit_changes_sub(SubTransactionId sub, SubTransactionId parent)
 		changed_by = parent;
 }
 
+/* A subtransaction was rolled back. */
 void
 abort_changes_sub(SubTransactionId sub)
 {
@@ -202,6 +216,7 @@ abort_changes_sub(SubTransactionId sub)
 		changed_by = InvalidSubTransactionId;
 }
 
+/* The transaction has ended. */
 void
 end_changes(void)
 {

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * changes.h
- *	  What this transaction has changed, and owes when it ends.
+ *	  What this transaction has changed, and what it still has to do when it
+ *	  ends.
  *
  * Copyright (c) 2026, leaselock contributors
  *

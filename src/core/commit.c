@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * commit.c
- *	  What happens at the turning points of a transaction.
+ *	  The callbacks at the end of transactions and subtransactions.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -21,14 +21,18 @@
 #include "core/serverlog.h"
 #include "store/tag.h"
 
-/* What synchronous_commit was, while a commit does without it. */
+/*
+ * The value of synchronous_commit while a commit runs without it; -1
+ * otherwise.
+ */
 static int	relaxed_from = -1;
 
 /*
- * Lets the commit return before it is on disk, if all that it may lose is a
- * release: the lease then runs out instead.  That saves every second wait of a
- * pair of acquire and release.  The variable is set as its assign hook would;
- * to set it as SET LOCAL does costs as much as a write.
+ * Lets the commit return before it is on disk if it can lose nothing but a
+ * release: the lease then runs out instead.  This saves every other disk wait
+ * when a client acquires and releases in turn.  We set the variable as its
+ * assign hook does, because doing it as SET LOCAL does would cost as much as a
+ * write.
  */
 static void
 relax_commit(void)
@@ -40,7 +44,7 @@ relax_commit(void)
 	assign_synchronous_commit(synchronous_commit, NULL);
 }
 
-/* Once the commit is done, or has failed. */
+/* Undoes relax_commit() after the commit has succeeded or failed. */
 static void
 restore_commit(void)
 {
@@ -52,8 +56,8 @@ restore_commit(void)
 }
 
 /*
- * Whether the commit is going to wait for others: for locks, to verify a
- * fence, or for a standby.
+ * Whether the commit will have to wait: for locks, to verify a fence, or for a
+ * synchronous standby.
  */
 static bool
 commit_will_wait(void)
@@ -63,8 +67,8 @@ commit_will_wait(void)
 }
 
 /*
- * A prepared transaction would keep everybody from the locks that it has
- * changed until somebody ends it, and could wake nobody.
+ * A prepared transaction would keep the locks that it has changed from
+ * everybody until it is finished, and could not wake any waiter.
  */
 static void
 reject_prepare(void)
@@ -73,13 +77,14 @@ reject_prepare(void)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("cannot PREPARE a transaction that has changed leases"),
-				 errhint("Acquire, renew and release leases in transactions of their own.")));
+				 errhint("Acquire, renew and release leases in separate transactions.")));
 }
 
 /*
- * At this point there is no active snapshot, which nothing here needs, and in
- * the COMMIT of a procedure the resource owner is not the transaction's.  The
- * verification comes last, so that its tags are kept as short as can be.
+ * At this point there is no active snapshot (nothing here needs one), and in a
+ * COMMIT within a procedure CurrentResourceOwner is not the transaction's.
+ * Fences are verified last, so that their tags are held as briefly as
+ * possible.
  */
 static void
 before_commit(bool prepare)
@@ -100,7 +105,10 @@ before_commit(bool prepare)
 	MemoryContextSwitchTo(old_context);
 }
 
-/* Called by the server at the turning points of a transaction. */
+/*
+ * Transaction callback.  Before a commit it may raise what tidying and
+ * fences_verify() raise; afterwards it must not fail.
+ */
 void
 leaselock_xact_callback(XactEvent event, void *arg)
 {
@@ -126,12 +134,12 @@ leaselock_xact_callback(XactEvent event, void *arg)
 		case XACT_EVENT_PARALLEL_PRE_COMMIT:
 		case XACT_EVENT_PARALLEL_COMMIT:
 		case XACT_EVENT_PARALLEL_ABORT:
-			/* nothing of ours runs in a parallel worker */
+			/* none of our functions runs in a parallel worker */
 			break;
 	}
 }
 
-/* The same for subtransactions. */
+/* Subtransaction callback. */
 void
 leaselock_subxact_callback(SubXactEvent event, SubTransactionId sub,
 						   SubTransactionId parent, void *arg)
@@ -155,7 +163,9 @@ leaselock_subxact_callback(SubXactEvent event, SubTransactionId sub,
 	}
 }
 
-/* Called by the server while it frees what a transaction has held. */
+/*
+ * Resource release callback: wakes waiters after the locks have been released.
+ */
 void
 leaselock_release_callback(ResourceReleasePhase phase, bool is_commit,
 						   bool is_top_level, void *arg)

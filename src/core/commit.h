@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * commit.h
- *	  What happens at the turning points of a transaction.
+ *	  The callbacks at the end of transactions and subtransactions.
  *
  * Copyright (c) 2026, leaselock contributors
  *

@@ -1,24 +1,24 @@
 /*-------------------------------------------------------------------------
  *
  * deadlock.c
- *	  Whether a wait closes a cycle.
+ *	  Deadlock detection: does a wait close a cycle?
  *
  * An identity that waits for a lock is blocked by the lock's live holder and
  * by every live waiter ahead of it.  A wait is refused if it closes a cycle in
- * which it is the newest, so both searches follow only waits that are older.
- * Then of the waits of a cycle exactly one is refused, even if they were
- * queued at the same moment and none of them saw the others: each looks again
- * later, and the newest finds the cycle.
+ * which it is the newest wait, so both searches follow only older waits.
+ * Exactly one wait of a cycle is therefore refused, even if all were queued at
+ * the same moment and did not see each other: each looks again later, and the
+ * newest then finds the cycle.
  *
- * Nothing is locked for that.  What the search reads may change meanwhile,
- * but a cycle of committed waits stays until one of them ends.
+ * The searches lock nothing.  What they read may change meanwhile, but a cycle
+ * of committed waits persists until one of them ends.
  *
- * There are two searches.  The one from behind asks who waits for us, through
+ * There are two searches.  The backward search asks who waits for us, through
  * the locks that we hold (leaselock.blockers) or wait for; it ends at once for
- * an identity that nobody waits for, however long the queue is.  The one from
- * the front asks whom we wait for.  They take turns, each time with a higher
- * limit, until one of them has come to its end; so the work is that of the
- * shorter one.  Each reads any place of a queue once.
+ * an identity that nobody waits for, however long the queue is.  The forward
+ * search asks whom we wait for.  They alternate with growing limits until one
+ * of them is complete, so the cost is that of the cheaper search.  Each search
+ * reads each place in a queue only once.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -38,11 +38,14 @@
 #include "store/rows.h"
 #include "store/tag.h"
 
-/* How many identities a search reaches before it is the other's turn. */
+/*
+ * Number of identities that a search may reach before the other search gets
+ * its turn.
+ */
 #define FIRST_LIMIT		64
 #define LIMIT_FACTOR	4
 
-/* A wait that closes a cycle: who waits for which lock behind whom. */
+/* An edge of the cycle: who waits for which lock behind whom. */
 typedef struct WaitEdge
 {
 	LockKey		key;
@@ -50,31 +53,31 @@ typedef struct WaitEdge
 	Identity	blocker;
 } WaitEdge;
 
-/* An identity that was reached, and the wait that led there. */
+/* An identity that was reached, and the wait through which it was reached. */
 typedef struct CycleNode
 {
 	Identity	who;			/* hash key */
 	LockKey		key;			/* the lock of that wait */
-	struct CycleNode *from;		/* the other party of it, NULL: the start */
+	struct CycleNode *from;		/* its other end; NULL: the start */
 } CycleNode;
 
 /* How much of a lock's queue has been read. */
 typedef struct ReadQueue
 {
 	LockKey		key;			/* hash key */
-	int64		place;			/* from the front: up to here; from behind:
-								 * what comes after this */
+	int64		place;			/* forward: read up to here; backward: read
+								 * after here */
 } ReadQueue;
 
 typedef struct Search
 {
-	const TicketRow *self;		/* the wait in question */
+	const TicketRow *self;		/* the wait being examined */
 	const LockRow *lock;		/* its lock */
-	int64		place;			/* that of the identity's first wait there */
+	int64		place;			/* of the identity's first wait there */
 	HTAB	   *reached;		/* CycleNode by identity */
 	HTAB	   *queues;			/* ReadQueue by lock */
-	List	   *nodes;			/* those reached, in the order of reaching */
-	int			limit;			/* of nodes */
+	List	   *nodes;			/* nodes in the order of reaching */
+	int			limit;			/* maximum number of nodes */
 	CycleNode  *found;			/* the node that closes the cycle */
 } Search;
 
@@ -141,7 +144,7 @@ end_search(Search *search)
 	hash_destroy(search->queues);
 }
 
-/* How much of a lock's queue has been read; "place" if none of it yet. */
+/* Returns how much of a lock's queue has been read; initially "place". */
 static ReadQueue *
 get_read_queue(Search *search, const LockKey *key, int64 place)
 {
@@ -154,8 +157,8 @@ get_read_queue(Search *search, const LockKey *key, int64 place)
 }
 
 /*
- * Whether a wait is older than the one in question.  One that is not stored yet
- * is the newest, whatever the clocks of two locks say.
+ * Whether a wait is older than the one being examined.  A wait that is not yet
+ * stored is the newest, whatever the clocks of the two locks say.
  */
 static bool
 is_older(const Search *search, const TicketRow *wait)
@@ -188,7 +191,10 @@ holder_blocks(const LockRow *lock, const Identity *waiter)
 		!same_identity(&lock->holder, waiter);
 }
 
-/* Reaches an identity over a wait for "key"; NULL if it was reached before. */
+/*
+ * Adds an identity reached through a wait for "key"; returns NULL if it had
+ * been reached before.
+ */
 static CycleNode *
 reach(Search *search, const Identity *who, const LockKey *key,
 	  CycleNode *from)
@@ -204,7 +210,7 @@ reach(Search *search, const Identity *who, const LockKey *key,
 	return node;
 }
 
-/* Whether there is nothing more to search for, or for now. */
+/* Whether the search has found a cycle or reached its limit. */
 static bool
 is_over(const Search *search)
 {
@@ -224,7 +230,7 @@ make_edge(const LockKey *key, const Identity *waiter, const Identity *blocker)
 }
 
 /* ----------------------------------------------------------------------
- * From the front: whom do we wait for?
+ * Forward: whom do we wait for?
  * ----------------------------------------------------------------------
  */
 
@@ -246,7 +252,7 @@ reach_blocker(Search *search, const Identity *who, const LockKey *key,
 	(void) reach(search, who, key, from);
 }
 
-/* Reaches whoever blocks one wait of the identity of a node. */
+/* Reaches everybody who blocks a given wait of a node's identity. */
 static void
 follow_wait(Search *search, const TicketRow *wait, const LockRow *lock,
 			CycleNode *from)
@@ -258,7 +264,7 @@ follow_wait(Search *search, const TicketRow *wait, const LockRow *lock,
 	if (holder_blocks(lock, &wait->who))
 		reach_blocker(search, &lock->holder, &lock->key, from);
 
-	/* who stands ahead of a place that was read has been reached */
+	/* everybody ahead of a place that was read has been reached */
 	if (queue->place >= wait->place)
 		return;
 	scan = store_open_queue(&lock->key, queue->place);
@@ -268,7 +274,7 @@ follow_wait(Search *search, const TicketRow *wait, const LockRow *lock,
 		queue->place = ahead.place;
 		if (!is_older(search, &ahead) || !is_live_wait(&ahead, lock))
 			continue;
-		/* all waits of an identity have the place of its first */
+		/* all waits of an identity share the place of its first */
 		if (same_identity(&ahead.who, &wait->who))
 			break;
 		reach_blocker(search, &ahead.who, &lock->key, from);
@@ -276,7 +282,7 @@ follow_wait(Search *search, const TicketRow *wait, const LockRow *lock,
 	store_close_tickets(scan);
 }
 
-/* Reaches whoever blocks an identity by any of its older waits. */
+/* Reaches everybody who blocks any of the identity's older waits. */
 static void
 follow_identity(Search *search, CycleNode *node)
 {
@@ -295,7 +301,10 @@ follow_identity(Search *search, CycleNode *node)
 	}
 }
 
-/* The cycle as a list of WaitEdge, beginning with the wait in question. */
+/*
+ * Returns the cycle as a list of WaitEdge that starts with the wait being
+ * examined.
+ */
 static List *
 search_front(Search *search)
 {
@@ -314,11 +323,11 @@ search_front(Search *search)
 }
 
 /* ----------------------------------------------------------------------
- * From behind: who waits for us?
+ * Backward: who waits for us?
  * ----------------------------------------------------------------------
  */
 
-/* Whether an identity blocks the wait in question itself. */
+/* Whether an identity directly blocks the wait being examined. */
 static bool
 blocks_self(const Search *search, const Identity *who)
 {
@@ -339,7 +348,7 @@ blocks_self(const Search *search, const Identity *who)
 	return false;
 }
 
-/* Reaches the older live waiters of a lock that stand behind a place. */
+/* Reaches the older live waiters of a lock after a given place. */
 static void
 follow_waiters(Search *search, const LockRow *lock, int64 after,
 			   CycleNode *from)
@@ -369,7 +378,7 @@ follow_waiters(Search *search, const LockRow *lock, int64 after,
 	store_close_tickets(scan);
 }
 
-/* Reaches whoever waits for an identity that holds or waits. */
+/* Reaches everybody who waits for an identity, as a holder or as a waiter. */
 static void
 follow_blocked(Search *search, CycleNode *node)
 {
@@ -391,7 +400,7 @@ follow_blocked(Search *search, CycleNode *node)
 
 		if (is_over(search))
 			return;
-		/* who stands behind the wait in question came later */
+		/* waiters behind the wait being examined are newer */
 		if (compare_lock_keys(&wait->key, &search->lock->key) == 0)
 			continue;
 		store_load_lock(&wait->key, &lock);
@@ -400,7 +409,7 @@ follow_blocked(Search *search, CycleNode *node)
 	}
 }
 
-/* The place of the identity in the queue of the wait in question. */
+/* The place of the identity in the queue of the wait being examined. */
 static int64
 first_place(const Search *search)
 {
@@ -441,9 +450,9 @@ search_behind(Search *search)
 /* ---------------------------------------------------------------------- */
 
 /*
- * The cycle that a wait closes as its newest, as a list of WaitEdge that
- * begins with that wait; NIL if there is none.  The ticket need not be stored
- * yet.
+ * Returns the cycle that a wait closes as its newest wait, as a list of
+ * WaitEdge that starts with that wait; NIL if there is none.  The ticket need
+ * not be stored yet.
  */
 List *
 find_deadlock(const LockRow *lock, const TicketRow *self)
@@ -471,8 +480,8 @@ find_deadlock(const LockRow *lock, const TicketRow *self)
 }
 
 /*
- * Tells the caller which cycle its wait would have closed, as far as the
- * scopes are ones that it may see.
+ * Raises a NOTICE that shows the caller which cycle its wait would have
+ * closed, leaving out waits in scopes that it may not see.
  */
 void
 report_deadlock(const List *cycle)
@@ -496,8 +505,8 @@ report_deadlock(const List *cycle)
 						 edge->blocker.owner);
 	}
 	ereport(NOTICE,
-			(errmsg("waiting for lock \"%s\" in scope \"%s\" would be a deadlock",
+			(errmsg("waiting for lock \"%s\" in scope \"%s\" would cause a deadlock",
 					first->name, first->scope),
 			 errdetail_internal("%s", detail.data),
-			 errhint("Release a lock that the others wait for, then try again.")));
+			 errhint("Release a lock that the others are waiting for, then try again.")));
 }

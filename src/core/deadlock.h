@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * deadlock.h
- *	  Whether a wait closes a cycle.
+ *	  Deadlock detection: does a wait close a cycle?
  *
  * Copyright (c) 2026, leaselock contributors
  *

@@ -1,19 +1,20 @@
 /*-------------------------------------------------------------------------
  *
  * decide.c
- *	  The rules: what follows from what.
+ *	  The rules: given a view, an event and the time, decide what follows.
  *
- * decide() is told what is known (LeaseView), what happens (LeaseEvent) and the time,
- * and says what follows (LeasePlan).  It reads nothing, locks nothing and remembers
- * nothing, so it can be asked as often as one likes; protocol.c asks it again
- * after every part of the view that it wanted to know and every tag that it
- * needed, until the plan is complete.  A plan that wants neither is complete,
- * and what it writes is guarded by the tags that the view says are held.
+ * decide() gets what is known (LeaseView), what happens (LeaseEvent) and the
+ * time, and returns what follows (LeasePlan).  It reads nothing, locks nothing
+ * and remembers nothing, so it can be called any number of times.  protocol.c
+ * calls it again after each part of the view that a plan asked for and each
+ * tag that it needed, until the plan is complete.  A plan that asks for
+ * neither is complete, and the tags that the view lists as held protect what
+ * it writes.
  *
- * What the clock does is judged, not stored: a lease lapses, a wait runs out
- * and a waiter falls silent without anybody writing it.  A plan writes nothing
- * on behalf of others, with one exception: whoever ends a grant promotes the
- * head of the queue.
+ * What the clock does is judged, not stored: leases lapse, waits run out and
+ * waiters fall silent without any write.  A plan writes nothing on behalf of
+ * other identities, with one exception: whoever ends a grant promotes the head
+ * of the queue.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -36,28 +37,30 @@ same_identity(const Identity *a, const Identity *b)
 		strcmp(a->owner, b->owner) == 0;
 }
 
-/* Whether two rows, perhaps read at different times, are of one ticket. */
+/*
+ * Whether two rows, possibly read at different times, are of the same ticket.
+ */
 bool
 same_ticket(const TicketRow *a, const TicketRow *b)
 {
 	return memcmp(&a->ticket, &b->ticket, sizeof(pg_uuid_t)) == 0;
 }
 
-/* When the last share of a grant runs out. */
+/* When the last share of the grant runs out. */
 TimestampTz
 grant_until(const LockRow *lock)
 {
 	return Max(lock->expires_at, lock->hold_expires_at);
 }
 
-/* Whether somebody holds the lock at that time. */
+/* Whether somebody holds the lock at the given time. */
 bool
 grant_is_live(const LockRow *lock, TimestampTz now)
 {
 	return OidIsValid(lock->holder.role) && grant_until(lock) > now;
 }
 
-/* Whether an identity holds the lock at that time. */
+/* Whether an identity holds the lock at the given time. */
 static bool
 holds(const LockRow *lock, const Identity *who, TimestampTz now)
 {
@@ -81,9 +84,9 @@ is_of_newest_grant(const TicketRow *ticket, const LockRow *lock)
 }
 
 /*
- * Whether the clock, or a grant to somebody behind it, has ended a waiter.  The
- * tickets of the identity that holds the lock share the turn of the one that
- * got it, so the passed mark does not concern them.
+ * Whether a waiter has been ended by the clock, or by a grant to a waiter
+ * behind it.  Waiting tickets of the holder's identity share the turn of the
+ * ticket that was granted the lock, so the passed mark does not apply to them.
  */
 bool
 waiter_is_dead(const TicketRow *ticket, const LockRow *lock, TimestampTz now)
@@ -95,7 +98,7 @@ waiter_is_dead(const TicketRow *ticket, const LockRow *lock, TimestampTz now)
 	return ticket->alive_until <= now && !ticket->attended;
 }
 
-/* Whether a ticket of the queue is a live waiter. */
+/* Whether a ticket in the queue is a live waiter. */
 bool
 waiter_is_live(const TicketRow *ticket, const LockRow *lock, TimestampTz now)
 {
@@ -111,7 +114,7 @@ waiter_state(const TicketRow *ticket, const LockRow *lock, TimestampTz now)
 	return waiter_is_dead(ticket, lock, now) ? LEASE_TIMED_OUT : LEASE_WAITING;
 }
 
-/* The state of a ticket by the clock, given the row of its lock. */
+/* The state of a ticket at the given time, given the row of its lock. */
 LeaseState
 ticket_state(const TicketRow *ticket, const LockRow *lock, TimestampTz now)
 {
@@ -124,8 +127,9 @@ ticket_state(const TicketRow *ticket, const LockRow *lock, TimestampTz now)
 }
 
 /*
- * How many live shares a grant has: its unlapsed tickets, and one for its
- * unlapsed named hold.  Where there is but one ticket it need not be read.
+ * Number of live shares of the grant: its unlapsed tickets, plus one for an
+ * unlapsed named hold.  The shares need not be passed if there is only one
+ * ticket.
  */
 int
 grant_depth(const LockRow *lock, const TicketRow *shares, int share_count,
@@ -142,7 +146,7 @@ grant_depth(const LockRow *lock, const TicketRow *shares, int share_count,
 	return depth;
 }
 
-/* What a lock's row says of a fence. */
+/* The verdict on a fence, given the lock's row. */
 FenceVerdict
 judge_fence(const LockRow *lock, int64 fence, TimestampTz now)
 {
@@ -155,7 +159,10 @@ judge_fence(const LockRow *lock, int64 fence, TimestampTz now)
 	return grant_is_live(lock, now) ? FENCE_CURRENT : FENCE_LAPSED;
 }
 
-/* Whether what was written under a fence may commit: a lapse is no reason not to. */
+/*
+ * Whether writes under a fence may commit.  A lapse alone does not prevent
+ * that.
+ */
 bool
 fence_may_commit(const LockRow *lock, int64 fence)
 {
@@ -169,7 +176,7 @@ fence_may_commit(const LockRow *lock, int64 fence)
  * ----------------------------------------------------------------------
  */
 
-/* Nothing is written; the answer is a state. */
+/* A plan that writes nothing and answers with a state. */
 static LeasePlan
 answer(LeaseState state)
 {
@@ -179,7 +186,7 @@ answer(LeaseState state)
 	return plan;
 }
 
-/* Nothing is written; the answer is yes or no. */
+/* A plan that writes nothing and answers yes or no. */
 static LeasePlan
 answer_yes(bool yes)
 {
@@ -198,7 +205,7 @@ refuse(Refusal refusal)
 	return plan;
 }
 
-/* "contended", because of a tag that may be free in a moment. */
+/* "contended", because of a tag that may become available soon. */
 static LeasePlan
 turn_away(unsigned tag)
 {
@@ -227,7 +234,7 @@ need(NameMode name, unsigned tags)
 	return plan;
 }
 
-/* The same, where a release, a renewal or a break may stand in line. */
+/* Likewise, for releases, renewals and breaks, which may wait in line. */
 static LeasePlan
 need_in_line(NameMode name)
 {
@@ -258,7 +265,10 @@ has_tags(const LeaseView *view, NameMode name, unsigned tags)
 	return view->name >= name && (view->tags & tags) == tags;
 }
 
-/* The ticket tag, if there is a request id that somebody else may use as well. */
+/*
+ * The ticket tag, if a request id was passed: another session may use the same
+ * id.
+ */
 static unsigned
 request_tag(const LeaseEvent *event)
 {
@@ -266,11 +276,13 @@ request_tag(const LeaseEvent *event)
 }
 
 /* ----------------------------------------------------------------------
- * Changes of rows, the building stones of plans
+ * Changes of rows, from which plans are built
  * ----------------------------------------------------------------------
  */
 
-/* A lock's time never runs back; every write of its row moves it. */
+/*
+ * Every write of a lock's row advances the lock's time, which never goes back.
+ */
 static void
 write_lock(LeasePlan *plan, const LockRow *lock, TimestampTz now)
 {
@@ -292,7 +304,7 @@ clear_grant(LockRow *lock)
 	lock->hold_expires_at = NO_TIME;
 }
 
-/* An identity, a new fence, and no share yet. */
+/* Begins a grant: an identity and a new fence, but no share yet. */
 static void
 begin_grant(LeasePlan *plan, const LeaseView *view, const Identity *who,
 			TimestampTz now)
@@ -306,9 +318,10 @@ begin_grant(LeasePlan *plan, const LeaseView *view, const Identity *who,
 }
 
 /*
- * Makes a ticket a share of the lock's grant.  The first one is named in the
- * lock's row; others go on the grant's list.  One that is promoted while its
- * owner does something else has only so long to be asked for.
+ * Makes a ticket a share of the lock's grant.  The lock's row names the first
+ * ticket; further tickets go on the grant's list.  A ticket that was promoted
+ * in its owner's absence is unclaimed, and lease_us is then the time in which
+ * it must be claimed.
  */
 static void
 join_grant(LockRow *lock, TicketRow *ticket, bool claimed, int64 lease_us,
@@ -330,7 +343,7 @@ join_grant(LockRow *lock, TicketRow *ticket, bool claimed, int64 lease_us,
 	lock->expires_at = Max(lock->expires_at, ticket->expires_at);
 }
 
-/* Takes a ticket out of its grant, in the state that it ends in. */
+/* Removes a ticket from its grant and sets the state in which it ends. */
 static void
 leave_grant(LockRow *lock, TicketRow *ticket, LeaseState state,
 			TimestampTz ended_at)
@@ -352,7 +365,7 @@ end_wait(TicketRow *ticket, LeaseState state, TimestampTz now)
 	ticket->ended_at = now;
 }
 
-/* A waiter was heard from, or a backend is its sign of life from now on. */
+/* Records a sign of life: a call, or a waiting backend from now on. */
 static void
 show_life(TicketRow *ticket, const LeaseEvent *event, TimestampTz now)
 {
@@ -367,7 +380,7 @@ show_life(TicketRow *ticket, const LeaseEvent *event, TimestampTz now)
 		ticket->waiter_pid = 0;
 }
 
-/* A ticket as it was asked for, without a state yet. */
+/* A new ticket as requested, still without a state. */
 static TicketRow
 make_ticket(const LeaseEvent *event, TimestampTz now)
 {
@@ -391,9 +404,9 @@ make_ticket(const LeaseEvent *event, TimestampTz now)
 }
 
 /*
- * What becomes of another share of the grant under a plan; false if nothing is
- * written of it.  Also applies to those that lapsed, so that the grant's list
- * stays as long as the grant is deep.
+ * Applies a plan to another share of the grant; returns false if that share
+ * does not have to be written.  Lapsed shares are ended as well, so that the
+ * grant's list holds no more tickets than the grant has shares.
  */
 bool
 end_share(const LeasePlan *plan, TicketRow *share, TimestampTz now)
@@ -411,7 +424,7 @@ end_share(const LeasePlan *plan, TicketRow *share, TimestampTz now)
 	return true;
 }
 
-/* Leaves those shares in the lock's row that live beside "own". */
+/* Counts into the lock's row the live shares of the grant other than "own". */
 static void
 count_other_shares(LockRow *lock, const LeaseView *view, const TicketRow *own,
 				   TimestampTz now)
@@ -439,7 +452,10 @@ count_other_shares(LockRow *lock, const LeaseView *view, const TicketRow *own,
  * ----------------------------------------------------------------------
  */
 
-/* Whether nobody holds the lock and an identity may have it: nobody is overtaken. */
+/*
+ * Whether a lock without a holder may be granted to an identity without
+ * overtaking anybody.
+ */
 static bool
 is_free_for(const LeaseView *view, const Identity *who)
 {
@@ -447,9 +463,9 @@ is_free_for(const LeaseView *view, const Identity *who)
 }
 
 /*
- * Marks dead waiters as passed, or every grant would meet them again until they
- * are pruned.  They were counted under the queue tag, so nobody has drawn the
- * place of one of them anew.
+ * Marks dead waiters as passed.  Otherwise every grant would read them again
+ * until they are pruned.  They were counted under the queue tag, so none of
+ * their places has been assigned again.
  */
 static void
 pass_dead(LockRow *lock, const LeaseView *view)
@@ -458,7 +474,7 @@ pass_dead(LockRow *lock, const LeaseView *view)
 		lock->passed = Max(lock->passed, view->dead_place);
 }
 
-/* Whether it is worth trying for the queue tag, for that. */
+/* Whether to try for the queue tag in order to pass dead waiters. */
 static bool
 likes_to_pass_dead(const LeaseView *view)
 {
@@ -466,10 +482,10 @@ likes_to_pass_dead(const LeaseView *view)
 		!((view->tags | view->busy) & TAG_QUEUE);
 }
 
-/* What keeps a newcomer from a free lock while its tags are busy. */
+/* Tags that keep a newcomer from a free lock while they are busy. */
 #define NEWCOMER_TAGS	(TAG_NAME | TAG_SCOPE | TAG_TICKET)
 
-/* A new grant to a newcomer, without a share yet. */
+/* A new grant to a newcomer; the caller adds its share. */
 static LeasePlan
 grant_to_newcomer(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
 {
@@ -488,7 +504,7 @@ grant_to_newcomer(const LeaseView *view, const LeaseEvent *event, TimestampTz no
 	return plan;
 }
 
-/* A further share for the identity that holds the lock, without that share yet. */
+/* A further share for the identity that holds the lock; the caller adds it. */
 static LeasePlan
 extend_grant(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
 {
@@ -501,7 +517,7 @@ extend_grant(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
 	return plan;
 }
 
-/* Ends the grant and, where its tags were to be had, promotes the head. */
+/* Ends the grant and, if the tags are available, promotes the head. */
 static LeasePlan
 end_grant(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
 {
@@ -537,7 +553,7 @@ end_grant(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
 	return plan;
 }
 
-/* Whether a plan is still waiting for something; then it writes nothing. */
+/* Whether a plan asks for something first; it then writes nothing. */
 static bool
 is_incomplete(const LeasePlan *plan)
 {
@@ -550,7 +566,7 @@ is_incomplete(const LeasePlan *plan)
  * ----------------------------------------------------------------------
  */
 
-/* The first call for a promoted ticket gives it the full lease. */
+/* The first call for a promoted ticket starts its full lease. */
 static LeasePlan
 claim(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
 {
@@ -574,7 +590,7 @@ claim(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
 	return plan;
 }
 
-/* Makes a waiting ticket a share of the grant that "plan" has written. */
+/* Makes the waiting ticket a share of the grant in the plan's lock row. */
 static void
 admit_waiter(LeasePlan *plan, const LeaseView *view, TimestampTz now)
 {
@@ -584,7 +600,9 @@ admit_waiter(LeasePlan *plan, const LeaseView *view, TimestampTz now)
 	join_grant(&plan->lock, &plan->ticket, true, plan->ticket.lease_us, now);
 }
 
-/* The ticket's identity holds the lock already: the ticket is a share of that. */
+/*
+ * The ticket's identity already holds the lock: the ticket joins that grant.
+ */
 static LeasePlan
 share_turn(const LeaseView *view, TimestampTz now)
 {
@@ -598,7 +616,7 @@ share_turn(const LeaseView *view, TimestampTz now)
 	return plan;
 }
 
-/* Grants the lock to the waiter that looks, whose turn it is. */
+/* Grants the lock to the waiter that looks; its turn has come. */
 static LeasePlan
 take_turn(const LeaseView *view, TimestampTz now)
 {
@@ -616,7 +634,10 @@ take_turn(const LeaseView *view, TimestampTz now)
 	return plan;
 }
 
-/* Whether a waiting ticket could be held now, and its tags are not busy. */
+/*
+ * Whether a waiting ticket can become held now, with the necessary tags not
+ * busy.
+ */
 static bool
 has_turn(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
 {
@@ -630,7 +651,7 @@ has_turn(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
 		(view->has_head && same_identity(&view->head.who, who));
 }
 
-/* Writes what has become of a waiting ticket, or that it was heard from. */
+/* Writes the state that a waiting ticket has reached, or its sign of life. */
 static LeasePlan
 write_look(const LeaseView *view, const LeaseEvent *event, LeaseState state,
 		   TimestampTz now)
@@ -688,8 +709,8 @@ look_at_waiter(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
 }
 
 /*
- * A look at a ticket by its owner.  It never waits, unless the event says so; a
- * tag that is not to be had then leaves the ticket as it is.
+ * A look at a ticket by its owner.  It never waits unless the event allows
+ * that; otherwise, if a tag is not available, the ticket stays as it is.
  */
 static LeasePlan
 decide_look(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
@@ -713,7 +734,7 @@ decide_look(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
  * ----------------------------------------------------------------------
  */
 
-/* A place at the end of the queue. */
+/* Puts a new ticket at the end of the queue. */
 static LeasePlan
 enqueue(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
 {
@@ -722,7 +743,7 @@ enqueue(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
 
 	if (event->left_us <= 0)
 		return answer(LEASE_CONTENDED);
-	/* a busy ticket tag has turned it away before */
+	/* a busy ticket tag has already been answered with "contended" */
 	if (view->busy & TAG_QUEUE)
 		return turn_away(TAG_QUEUE);
 	if (!has_tags(view, NAME_NONE, tags))
@@ -747,12 +768,12 @@ enqueue(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
 	show_life(&plan.ticket, event, now);
 	plan.writes_ticket = true;
 	plan.is_blocked = grant_is_live(&view->lock, now);
-	/* the lock is free, so the turn may be the new ticket's at once */
+	/* if the lock is free, it may be this ticket's turn at once */
 	plan.look_again = !plan.is_blocked;
 	return plan;
 }
 
-/* Gives a newcomer the ticket that it asked for. */
+/* Gives a newcomer its ticket, as a share of the grant in the plan. */
 static LeasePlan
 admit_newcomer(LeasePlan plan, const LeaseEvent *event, TimestampTz now)
 {
@@ -789,7 +810,10 @@ decide_acquire(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
 			return admit_newcomer(grant_to_newcomer(view, event, now), event,
 								  now);
 	}
-	/* a lock that is only busy may be free in a moment */
+
+	/*
+	 * a lock that is merely busy may be free in a moment, so do not queue yet
+	 */
 	if (event->may_queue && !(busy && event->first_try))
 		return enqueue(view, event, now);
 	return busy ? turn_away(TAG_NAME) : answer(LEASE_CONTENDED);
@@ -801,9 +825,10 @@ decide_acquire(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
  */
 
 /*
- * Answers for a ticket that is not held any more.  If it only lapsed, that is
- * written: then the lock's time has reached that point, and no step back of
- * the clock revives the lease.  Left for another time if the name tag is busy.
+ * Answers for a ticket that is no longer held.  If it has merely lapsed, that
+ * is written, so that the lock's time reaches this point and a clock that is
+ * set back does not revive the lease.  The write is skipped if the name tag is
+ * busy.
  */
 static LeasePlan
 answer_ended(const LeaseView *view, LeaseState state, TimestampTz now)
@@ -825,7 +850,7 @@ answer_ended(const LeaseView *view, LeaseState state, TimestampTz now)
 	return plan;
 }
 
-/* A full lease from now, and the lapsed shares of the grant end. */
+/* Extends the ticket by a full lease from now, and ends lapsed shares. */
 static LeasePlan
 renew_ticket(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
 {
@@ -872,7 +897,10 @@ decide_renew(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
 		answer_ended(view, state, now);
 }
 
-/* Ends a wait; whoever is next may find the lock free because of that. */
+/*
+ * Ends a wait.  The next waiter is woken, because the lock may be free for it
+ * now.
+ */
 static LeasePlan
 cancel_wait(const LeaseView *view, TimestampTz now)
 {
@@ -897,9 +925,9 @@ cancel_wait(const LeaseView *view, TimestampTz now)
 }
 
 /*
- * Whether the grant would end with this held ticket.  A lapsed named hold does
- * not keep the grant alive once somebody waits.  The parts that it takes to
- * tell are put into *asks if they are not known.
+ * Whether this held ticket is the last live share of the grant.  A lapsed
+ * named hold does not keep the grant alive once somebody waits.  Sets *asks to
+ * the parts of the view that are needed but not yet known.
  */
 static bool
 is_last_share(const LeaseView *view, TimestampTz now, unsigned *asks)
@@ -928,7 +956,7 @@ is_last_share(const LeaseView *view, TimestampTz now, unsigned *asks)
 	return true;
 }
 
-/* Gives one of several shares back. */
+/* Removes one of several shares. */
 static LeasePlan
 shrink_grant(const LeaseView *view, TimestampTz now)
 {
@@ -979,7 +1007,7 @@ decide_release(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
 		answer_ended(view, state, now);
 }
 
-/* Ends the wait of a role that may not use the scope any more. */
+/* Ends the wait of a role that no longer may use the scope. */
 static LeasePlan
 decide_cancel(const LeaseView *view, TimestampTz now)
 {
@@ -993,7 +1021,7 @@ decide_cancel(const LeaseView *view, TimestampTz now)
  * ----------------------------------------------------------------------
  */
 
-/* Adds the named hold to the grant that a plan has written. */
+/* Adds the named hold to the grant in the plan's lock row. */
 static LeasePlan
 admit_hold(LeasePlan plan, const LeaseEvent *event, TimestampTz now)
 {
@@ -1005,8 +1033,8 @@ admit_hold(LeasePlan plan, const LeaseEvent *event, TimestampTz now)
 }
 
 /*
- * The named hold is taken anew only if it has run out: to ask again neither
- * refreshes the lease nor adds depth.
+ * An unlapsed named hold is left as it is: taking it again neither refreshes
+ * the lease nor adds depth.
  */
 static LeasePlan
 decide_try_lock(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
@@ -1028,7 +1056,10 @@ decide_try_lock(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
 	return admit_hold(grant_to_newcomer(view, event, now), event, now);
 }
 
-/* A lapsed hold is there to renew until somebody is granted the lock, or waits. */
+/*
+ * A lapsed hold can be renewed until somebody else is granted the lock or
+ * waits.
+ */
 static LeasePlan
 decide_renew_lock(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
 {
@@ -1049,7 +1080,7 @@ decide_renew_lock(const LeaseView *view, const LeaseEvent *event, TimestampTz no
 	return admit_hold(plan, event, now);
 }
 
-/* Ends the named hold alone, lapsed or not; tickets of the grant live on. */
+/* Ends only the named hold, lapsed or not; tickets of the grant stay. */
 static LeasePlan
 decide_release_lock(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
 {
@@ -1130,8 +1161,8 @@ delete_ticket(NameMode name, unsigned tags, const LeaseView *view)
 }
 
 /*
- * A ticket that has ended, or whose grant is not the newest any more, is
- * written by nobody, so no tag is needed to remove it.
+ * Nobody writes a ticket that has ended or whose grant is no longer the
+ * newest, so removing it needs no tag.
  */
 static LeasePlan
 decide_prune_ticket(const LeaseView *view, const LeaseEvent *event)
@@ -1162,14 +1193,14 @@ decide_prune_ticket(const LeaseView *view, const LeaseEvent *event)
 	return plan;
 }
 
-/* Whether nobody has held or touched a lock since. */
+/* Whether nobody has held or written a lock since the given time. */
 static bool
 is_idle(const LockRow *lock, TimestampTz before)
 {
 	return lock->changed_at < before && grant_until(lock) < before;
 }
 
-/* A lock's row carries its last fence, so the floor must cover that. */
+/* The floor must cover the fence of a lock whose row is removed. */
 static LeasePlan
 decide_prune_lock(const LeaseView *view, const LeaseEvent *event)
 {

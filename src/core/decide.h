@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * decide.h
- *	  The rules.  Pure: no input or output, no lock, no clock, no memory.
+ *	  The rules.  Pure functions: no I/O, no locks, no clock, no memory.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -12,12 +12,14 @@
 
 #include "core/model.h"
 
-/* So many dead waiters before the head are worth a passed mark. */
+/*
+ * With at least this many dead waiters before the head, move the passed mark.
+ */
 #define MANY_DEAD	16
 
 extern LeasePlan decide(const LeaseView *view, const LeaseEvent *event, TimestampTz now);
 
-/* judgements, each of what is stored at a time */
+/* judgements of stored rows at a given time */
 extern bool same_identity(const Identity *a, const Identity *b);
 extern bool same_ticket(const TicketRow *a, const TicketRow *b);
 extern bool grant_is_live(const LockRow *lock, TimestampTz now);

@@ -1,19 +1,21 @@
 /*-------------------------------------------------------------------------
  *
  * fence.c
- *	  Checking a fence, and verifying it again when the transaction commits.
+ *	  Fence checks, and their verification when the transaction commits.
  *
- * A check reads the lock's row without a lock, so that a stalled transaction
- * holds nobody up.  What it found is remembered for the transaction, and
- * verified just before the commit under the name tag in RowShareLock, which no
- * grant can pass and which is kept until the commit is complete.  So no write
- * of a superseded holder commits after a newer grant.
+ * A check reads the lock's row without taking a lock, so that a stalled
+ * transaction does not delay anybody.  The result is remembered for the
+ * transaction and verified immediately before the commit, under the name tag
+ * in RowShareLock.  No grant can be made while that is held, and it is held
+ * until the commit is complete.  Therefore no write of a superseded holder
+ * commits after a newer grant.
  *
- * The memory is a hash in TopTransactionContext.  An entry belongs to the
- * subtransaction that checked first, and is dropped if that is rolled back.
- * If the transaction itself ends the grant that it has checked, it verifies
- * the entry there and then, under the tag in ExclusiveLock: the lock is its own
- * until it ends.  The entry is verified by that subtransaction, and pending
+ * Pending fences are kept in a hash table in TopTransactionContext.  An entry
+ * belongs to the subtransaction that first checked the fence, and is removed
+ * if that is rolled back.  If the transaction itself ends a grant that it has
+ * checked, it verifies the entry immediately, under the name tag in
+ * ExclusiveLock: nobody else can change the lock until the transaction ends.
+ * The entry then counts as verified by that subtransaction, and is pending
  * again if that is rolled back.
  *
  * Copyright (c) 2026, leaselock contributors
@@ -49,14 +51,14 @@ typedef struct PendingKey
 
 typedef struct PendingFence
 {
-	PendingKey	key;			/* strings live in TopTransactionContext */
-	RowVersion	version;		/* of the lock's row, which passed the check */
-	uint64		generation;		/* what was known of its table then */
+	PendingKey	key;			/* strings are in TopTransactionContext */
+	RowVersion	version;		/* of the lock's row at the check */
+	uint64		generation;		/* store_event_generation() then */
 	SubTransactionId checked_by;
 	SubTransactionId verified_by;	/* Invalid: to be verified at commit */
-	Oid			role;			/* the last that was allowed to check it */
-	TimestampTz live_until;		/* no need to read the lease again before */
-	char		status;			/* the hash's own */
+	Oid			role;			/* last role allowed to check it */
+	TimestampTz live_until;		/* do not read the lease before */
+	char		status;			/* used by simplehash */
 } PendingFence;
 
 static uint32
@@ -85,7 +87,7 @@ compare_pending(const PendingKey *a, const PendingKey *b)
 #define SH_DEFINE
 #include "lib/simplehash.h"
 
-/* NULL: none.  An entry moves when another is added. */
+/* NULL: none.  Adding an entry may move the others. */
 static pending_hash * pending_fences = NULL;
 
 /* ----------------------------------------------------------------------
@@ -93,7 +95,7 @@ static pending_hash * pending_fences = NULL;
  * ----------------------------------------------------------------------
  */
 
-/* Begins a walk through all, on which they may be removed. */
+/* Starts a walk through all entries, during which entries may be removed. */
 static pending_iterator
 begin_pending(void)
 {
@@ -104,7 +106,7 @@ begin_pending(void)
 	return walk;
 }
 
-/* The next; NULL at the end. */
+/* Returns the next entry; NULL at the end. */
 static PendingFence *
 next_pending(pending_iterator * walk)
 {
@@ -139,7 +141,7 @@ add_pending(const LockKey *key, int64 fence)
 	return pending;
 }
 
-/* Remembers a check that passed, of the lock as it was loaded. */
+/* Remembers that a check passed, given the row of the lock that was loaded. */
 static void
 remember_pending(const LockKey *key, int64 fence, const LockRow *lock,
 				 uint64 generation)
@@ -160,10 +162,11 @@ remember_pending(const LockKey *key, int64 fence, const LockRow *lock,
  */
 
 /*
- * With a transaction-wide snapshot, refuses a grant that the snapshot cannot
- * see (40001): what the transaction has read may be older than the previous
- * holder's last write.  The row tells who granted it, because to look for it
- * with the old snapshot would leave a predicate lock on it.
+ * In a transaction with a transaction-wide snapshot, refuses a grant that the
+ * snapshot cannot see (40001): what the transaction has read may be older than
+ * the previous holder's last write.  The row records which transaction made
+ * the grant, because reading the row with the old snapshot would leave a
+ * predicate lock.
  */
 static void
 reject_younger_grant(const LockRow *lock)
@@ -175,7 +178,7 @@ reject_younger_grant(const LockRow *lock)
 	if (!IsolationUsesXactSnapshot())
 		return;
 
-	/* Too old to be compared with the 32-bit ids of a snapshot. */
+	/* too old to be compared with the 32-bit ids of a snapshot */
 	next = U64FromFullTransactionId(ReadNextFullTransactionId());
 	if (granted + PG_INT32_MAX / 2 < next)
 		return;
@@ -185,14 +188,14 @@ reject_younger_grant(const LockRow *lock)
 		XidInMVCCSnapshot(xid, GetTransactionSnapshot()))
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-				 errmsg("could not serialize access: lock \"%s\" in scope \"%s\" was granted after this transaction's snapshot",
+				 errmsg("could not serialize access: lock \"%s\" in scope \"%s\" was granted after this transaction's snapshot was taken",
 						lock->key.name, lock->key.scope),
-				 errhint("Retry the transaction; begin it after the lock has been acquired.")));
+				 errhint("Retry the transaction, and begin it after the lock has been acquired.")));
 }
 
 /*
- * Loads a lock that this session may know: the same fence is checked for one
- * write after the other.
+ * Loads a lock's row, or recalls it: the same fence is often checked for many
+ * writes in a row.
  */
 static void
 load_known_lock(const LockKey *key, LockRow *lock)
@@ -209,9 +212,10 @@ load_known_lock(const LockKey *key, LockRow *lock)
 }
 
 /*
- * Whether a fence may write, by the lock's present row; remembers a yes for
- * the commit.  A check that was made before in this transaction is answered
- * from memory until its lease runs out.
+ * Judges a fence by the lock's present row, and remembers it for the commit if
+ * it is current.  If the transaction has checked the fence before, the check
+ * is answered from memory until the lease runs out.  Raises 42501, and 40001
+ * as reject_younger_grant() does.
  */
 static FenceVerdict
 check_fence(const LockKey *key, int64 fence, bool allow_lapsed,
@@ -246,22 +250,25 @@ check_fence(const LockKey *key, int64 fence, bool allow_lapsed,
 }
 
 #define STOP_HINT \
-	"Stop this work; it may be another holder's now. Acquire the lock again before you write."
+	"Stop this work: it may now belong to another holder. Acquire the lock again before you write."
 
-/* What to do about a fence that is stale for this reason. */
+/* The hint for a fence that is stale for the given reason. */
 static const char *
 stale_hint(FenceVerdict verdict, int64 present)
 {
 	if (verdict == FENCE_UNKNOWN && present == 0)
-		return "Check the name and the scope: a fence counts in the scope in which the lock was acquired. If they are right, the grant ended long ago; acquire the lock again.";
+		return "Check the name and the scope: a fence is valid only in the scope in which the lock was acquired. If they are right, the grant ended long ago: acquire the lock again.";
 	if (verdict == FENCE_UNKNOWN)
-		return "Check the fence, the name and the scope: they must be those of one acquisition.";
+		return "Check the fence, the name and the scope: all three must come from the same acquisition.";
 	if (verdict == FENCE_LAPSED)
-		return "Stop this work, and acquire the lock again before you write. Work that takes longer has to renew its lease.";
+		return "Stop this work, and acquire the lock again before you write. If the work takes longer than its lease, renew the lease.";
 	return STOP_HINT;
 }
 
-/* Raises LS001 and says why; the hint is what the caller knows better, or NULL. */
+/*
+ * Raises LS001 with the reason.  "hint" replaces the standard hint if the
+ * caller knows more; otherwise it is NULL.
+ */
 static void
 report_stale_fence(const LockKey *key, int64 fence, FenceVerdict verdict,
 				   int64 present, const char *hint)
@@ -275,7 +282,7 @@ report_stale_fence(const LockKey *key, int64 fence, FenceVerdict verdict,
 							  present);
 			break;
 		case FENCE_ENDED:
-			reason = "The grant with this fence, the newest, was released or broken.";
+			reason = "The grant with this fence is the newest, but it was released or broken.";
 			break;
 		case FENCE_LAPSED:
 			reason = "The grant with this fence is the newest, but its lease has run out.";
@@ -283,7 +290,7 @@ report_stale_fence(const LockKey *key, int64 fence, FenceVerdict verdict,
 		case FENCE_UNKNOWN:
 			reason = present == 0 ?
 				"The lock has no grant on record." :
-				psprintf("This fence was not given out; the newest of the lock is " INT64_FORMAT ".",
+				psprintf("This fence was not issued; the newest fence of the lock is " INT64_FORMAT ".",
 						 present);
 			break;
 		case FENCE_CURRENT:
@@ -298,8 +305,9 @@ report_stale_fence(const LockKey *key, int64 fence, FenceVerdict verdict,
 }
 
 /*
- * Whether a fence is the lock's present grant.  A yes is verified at commit.
- * Raises 40001 as reject_younger_grant says.
+ * Whether a fence belongs to the lock's present grant.  If so, it is verified
+ * again at commit.  Raises 42501 without access, and 40001 as
+ * reject_younger_grant() does.
  */
 bool
 fence_check(const LockKey *key, int64 fence, bool allow_lapsed)
@@ -310,8 +318,8 @@ fence_check(const LockKey *key, int64 fence, bool allow_lapsed)
 }
 
 /*
- * The same, but raises LS001 where fence_check is false, with the hint unless
- * that is NULL.
+ * Like fence_check(), but raises LS001 if that returns false.  "hint" may be
+ * NULL.
  */
 void
 fence_assert(const LockKey *key, int64 fence, bool allow_lapsed,
@@ -325,15 +333,15 @@ fence_assert(const LockKey *key, int64 fence, bool allow_lapsed,
 }
 
 /*
- * Raises LS003 unless this transaction has checked a fence of the lock, and
- * has not ended that grant itself since.
+ * Raises LS003 unless this transaction has checked a fence of the lock and has
+ * not ended that grant since.
  */
 void
 fence_require_check(const LockKey *key)
 {
 	pending_iterator walk = begin_pending();
 	PendingFence *pending;
-	const char *other = NULL;	/* a scope in which that name was checked */
+	const char *other = NULL;	/* a scope in which this name was checked */
 
 	while ((pending = next_pending(&walk)) != NULL)
 	{
@@ -350,7 +358,7 @@ fence_require_check(const LockKey *key)
 			(errcode(ERRCODE_FENCE_NOT_CHECKED),
 			 errmsg("transaction has not checked its fence for lock \"%s\" in scope \"%s\"",
 					key->name, key->scope),
-			 other ? errdetail("It has checked the lock of that name in scope \"%s\".",
+			 other ? errdetail("It has checked the lock with that name in scope \"%s\".",
 							   other) : 0,
 			 errhint("Call leaselock.fence_assert() with the fence of your grant in an earlier statement of the same transaction. A check within the statement that fires this trigger comes too late.")));
 }
@@ -360,7 +368,7 @@ fence_require_check(const LockKey *key)
  * ----------------------------------------------------------------------
  */
 
-/* Raises LS001 unless the fence is still the lock's, lapsed or not. */
+/* Raises LS001 unless the fence is that of the lock's grant, lapsed or not. */
 static void
 verify_fence(const LockRow *lock, int64 fence)
 {
@@ -370,9 +378,9 @@ verify_fence(const LockRow *lock, int64 fence)
 }
 
 /*
- * Verifies what this transaction has checked of a lock whose grant it is
- * about to end or replace.  The caller holds the name tag in ExclusiveLock and
- * passes the row as it was before.  Raises LS001.
+ * Verifies the pending fences of a lock whose grant this transaction is about
+ * to end or replace.  The caller holds the name tag in ExclusiveLock and
+ * passes the row before the change.  Raises LS001.
  */
 void
 fences_verify_early(const LockRow *lock)
@@ -409,14 +417,14 @@ compare_entry_locks(const void *a, const void *b)
 	return result != 0 ? result : compare_entries(a, b);
 }
 
-/* Whether the commit may have to wait, to verify a fence. */
+/* Whether the commit may have to wait in order to verify a fence. */
 bool
 fences_are_pending(void)
 {
 	return pending_fences != NULL;
 }
 
-/* The fences that are to be verified, in the order of the locks' keys. */
+/* The fences to be verified, sorted by the keys of their locks. */
 static PendingFence **
 list_pending(int *count)
 {
@@ -436,8 +444,9 @@ list_pending(int *count)
 }
 
 /*
- * Raises LS001 at a commit, and tells the server's log of it first.  The fence
- * has passed a check, so it is not a mistake in the name or the scope.
+ * Raises LS001 at commit, after writing to the server log if
+ * leaselock.log_refusals is on.  The fence has passed a check before, so the
+ * name and the scope cannot be wrong.
  */
 static void
 refuse_commit(const LockKey *key, int64 fence, FenceVerdict verdict,
@@ -449,10 +458,11 @@ refuse_commit(const LockKey *key, int64 fence, FenceVerdict verdict,
 }
 
 /*
- * Verifies one fence under the name tag.  As long as the lock's row is the
- * version that passed the check, it passes again: what is verified is less.  In a
- * table that was rewritten since, another row of the same transaction may have
- * the version's place.  The caller has locked the table.
+ * Verifies one fence under the name tag.  If the lock's row is still the
+ * version that passed the check, the fence passes again, because the
+ * verification requires less than the check did.  The generation is compared
+ * too: if the table has been rewritten, another row of the same transaction
+ * may have the same version.  The caller has locked the table.
  */
 static void
 verify_pending(PendingFence *pending)
@@ -472,11 +482,11 @@ verify_pending(PendingFence *pending)
 }
 
 /*
- * Verifies all pending fences before a commit, in the order of the locks'
- * keys.  The tags are kept until the commit is visible to others, and so is a
- * lock on the table: in an extension that was dropped and created again the
- * tags would be others, and grants would pass this commit.  Raises LS001, and
- * 55P03 or 40P01 if a tag is not to be had.
+ * Verifies all pending fences before a commit, in the order of the keys of
+ * their locks.  The tags are held until the commit is visible to others, and
+ * so is a lock on the table: if the extension were dropped and created again,
+ * its tags would differ, and grants could be made during this commit.  Raises
+ * LS001, and 55P03 or 40P01 if a tag cannot be acquired.
  */
 void
 fences_verify(void)
@@ -489,7 +499,7 @@ fences_verify(void)
 	entries = list_pending(&count);
 	if (count == 0)
 		return;
-	/* dropping the extension ends every grant */
+	/* dropping the extension ended every grant */
 	if (!store_begin_verification())
 		refuse_commit(&entries[0]->key.lock, entries[0]->key.fence,
 					  FENCE_UNKNOWN, 0);
@@ -499,13 +509,13 @@ fences_verify(void)
 }
 
 /* ----------------------------------------------------------------------
- * The transaction's course
+ * End of a transaction
  * ----------------------------------------------------------------------
  */
 
 /*
- * Makes the next check of a lock (NULL: of any) read its lease again, because
- * this transaction has changed it, or has undone a change.
+ * Makes the next check of a lock (of any lock if NULL) read the lease again,
+ * because this transaction has changed it or has undone a change.
  */
 void
 fences_forget_leases(const LockKey *key)
@@ -520,7 +530,7 @@ fences_forget_leases(const LockKey *key)
 	}
 }
 
-/* A subtransaction has become part of its parent. */
+/* A subtransaction was committed into its parent. */
 void
 fences_commit_sub(SubTransactionId sub, SubTransactionId parent)
 {
@@ -536,7 +546,7 @@ fences_commit_sub(SubTransactionId sub, SubTransactionId parent)
 	}
 }
 
-/* A subtransaction has been rolled back, with the checks made in it. */
+/* A subtransaction was rolled back, together with the checks made in it. */
 void
 fences_abort_sub(SubTransactionId sub)
 {
@@ -552,7 +562,9 @@ fences_abort_sub(SubTransactionId sub)
 	}
 }
 
-/* The transaction has ended, and with it the memory that the hash is in. */
+/*
+ * The transaction has ended, and the memory context of the hash table with it.
+ */
 void
 fences_end(void)
 {

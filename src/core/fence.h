@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * fence.h
- *	  Checking a fence, and verifying it again when the transaction commits.
+ *	  Fence checks, and their verification when the transaction commits.
  *
  * Copyright (c) 2026, leaselock contributors
  *

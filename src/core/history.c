@@ -1,15 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * history.c
- *	  What a plan changes, as events that tell of it.
+ *	  The events that describe what a plan changes.
  *
- * As pure as the rules: it reads off what is known before a plan and what the
- * plan writes.  A ticket and a named hold have an event when they become a share
- * of a grant, and one when their owner or an operator ends them.  A share that
- * lapses has none, for the clock does that and tells nobody.  But whoever writes
- * the last trace of a grant that has lapsed as a whole tells of that: "expired",
- * once for the grant.  Such a trace is a ticket that is stored as held, or the
- * named hold, which is there to be renewed until somebody gets the lock.
+ * Like the rules, this is pure: it derives events from what was known before a
+ * plan and from what the plan writes.  A ticket or a named hold has one event
+ * when it becomes a share of a grant, and one when its owner or an operator
+ * ends it.  A share that lapses has none, because the clock ends it and
+ * nothing is written.  But if a grant has lapsed as a whole, whoever writes
+ * its last trace adds the event "expired", once for the grant.  Traces are
+ * tickets that are stored as held, and the named hold, which can be renewed
+ * until somebody else gets the lock.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -20,7 +21,7 @@
 #include "core/decide.h"
 #include "core/history.h"
 
-/* The events of one plan, as they are put together. */
+/* The events of one plan while they are being collected. */
 typedef struct Changes
 {
 	const LeaseView *view;
@@ -61,7 +62,7 @@ add_ticket_change(Changes *changes, ChangeKind kind, const TicketRow *ticket)
 	return row;
 }
 
-/* Of the named hold, or of a grant as a whole. */
+/* An event of the named hold, or of the grant as a whole. */
 static EventRow *
 add_grant_change(Changes *changes, ChangeKind kind, const LockRow *lock)
 {
@@ -73,7 +74,7 @@ add_grant_change(Changes *changes, ChangeKind kind, const LockRow *lock)
  * ----------------------------------------------------------------------
  */
 
-/* Whether anything is on record that keeps a grant, or kept it, alive. */
+/* Whether any share of the grant is stored, lapsed or not. */
 static bool
 has_trace(const LockRow *lock)
 {
@@ -81,8 +82,8 @@ has_trace(const LockRow *lock)
 }
 
 /*
- * Whether a plan writes the last trace of a lapsed grant.  Who releases a lapsed
- * hold gives it back: then it has not run out.
+ * Whether a plan writes the last trace of a lapsed grant.  Releasing a lapsed
+ * named hold is a release, so that hold has not expired.
  */
 static bool
 settles_lapse(const LeaseView *view, const LeaseEvent *event,
@@ -96,7 +97,7 @@ settles_lapse(const LeaseView *view, const LeaseEvent *event,
 		(plan->writes_lock && !has_trace(&plan->lock));
 }
 
-/* It names a ticket of the grant if one is known. */
+/* Adds "expired".  The event names a ticket of the grant if one is known. */
 static void
 list_lapse(Changes *changes, const LeasePlan *plan)
 {
@@ -120,8 +121,8 @@ list_lapse(Changes *changes, const LeasePlan *plan)
  */
 
 /*
- * An operator ends every share that is there to end.  Where all have lapsed the
- * grant as a whole is broken all the same.
+ * A break ends every share that is still live.  If all have lapsed, there is
+ * one event for the grant as a whole.
  */
 static void
 list_broken(Changes *changes)
@@ -139,7 +140,7 @@ list_broken(Changes *changes)
 		add_grant_change(changes, CHANGE_BROKEN, &view->lock);
 }
 
-/* What has become of the event's ticket. */
+/* The event of the event's own ticket. */
 static void
 list_ticket(Changes *changes, const TicketRow *ticket)
 {
@@ -179,7 +180,7 @@ list_ticket(Changes *changes, const TicketRow *ticket)
 	}
 }
 
-/* What has become of the named hold, by what was done to it. */
+/* The event of the named hold, according to the call. */
 static void
 list_hold(Changes *changes, const LeaseEvent *event, const LeasePlan *plan)
 {
@@ -191,7 +192,10 @@ list_hold(Changes *changes, const LeaseEvent *event, const LeasePlan *plan)
 		add_grant_change(changes, CHANGE_RELEASED, &changes->view->lock);
 }
 
-/* A wait that nobody has asked for since it ran out, and that is removed. */
+/*
+ * The event of a wait that ran out, and whose ticket is removed before anybody
+ * called for it again.
+ */
 static void
 list_forgotten_wait(Changes *changes)
 {
@@ -203,9 +207,10 @@ list_forgotten_wait(Changes *changes)
 }
 
 /*
- * The events of a complete plan, given what it was decided from, into rows, in
- * the order in which they happened; how many.  There is room for MAX_CHANGES
- * and one for each share of the view.
+ * Stores the events of a complete plan into rows, in the order in which they
+ * happened, and returns their number.  The view and the event are those from
+ * which the plan was made.  The caller provides room for MAX_CHANGES events
+ * plus one for each share in the view.
  */
 int
 list_changes(const LeaseView *view, const LeaseEvent *event,

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * history.h
- *	  What a plan changes, as events that tell of it.  Pure, as the rules are.
+ *	  The events that describe what a plan changes.  Pure, like the rules.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -12,7 +12,7 @@
 
 #include "core/model.h"
 
-/* A plan changes so much at most beside the shares that it breaks. */
+/* Maximum number of events of a plan, without those of broken shares. */
 #define MAX_CHANGES		4
 
 extern int	list_changes(const LeaseView *view, const LeaseEvent *event,

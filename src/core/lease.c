@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * lease.c
- *	  What is done with tickets: events of their owners, and answers to them.
+ *	  Ticket operations: the events that owners cause, and the answers to them.
  *
- * Who may cause an event is settled here, before any tag is taken, so that
- * whoever may not delays nobody.
+ * Permission is checked here before any tag is acquired, so that a caller
+ * without permission delays nobody.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -35,7 +35,7 @@ answer_gone(const pg_uuid_t *uuid, LeaseAnswer *answer)
 	answer->ticket.ticket = *uuid;
 }
 
-/* The ticket that a request would have got. */
+/* The ticket that the request would have got. */
 static TicketRow
 wanted_ticket(const LeaseEvent *event)
 {
@@ -48,7 +48,7 @@ wanted_ticket(const LeaseEvent *event)
 	return ticket;
 }
 
-/* Shows the present holder, where that is another identity. */
+/* Adds the present holder to an answer, if that is another identity. */
 static void
 answer_holder(const LockRow *lock, LeaseAnswer *answer)
 {
@@ -94,7 +94,10 @@ make_answer(const LeaseEvent *event, const Outcome *outcome, LeaseAnswer *answer
  * ----------------------------------------------------------------------
  */
 
-/* One round of an acquisition, see try_acquire.  Raises 42501, LS002, 53400. */
+/*
+ * One round of an acquisition, see try_acquire().  Raises 42501, LS002 and
+ * 53400.
+ */
 bool
 lease_try_acquire(LeaseEvent *event, TimestampTz until, bool first,
 				  LeaseAnswer *answer, Obstacle *obstacle)
@@ -110,7 +113,7 @@ lease_try_acquire(LeaseEvent *event, TimestampTz until, bool first,
 }
 
 /*
- * Acquires a lock, or a place in its queue, or answers why not.  Raises 42501
+ * Acquires a lock or a place in its queue, or answers why not.  Raises 42501
  * if the caller may not use the scope, LS002 and 53400.
  */
 void
@@ -127,7 +130,8 @@ lease_acquire(LeaseEvent *event, int64 wait_us, LeaseAnswer *answer)
 
 /*
  * Raises 42501 unless the caller may use the scope, and LS002 if the event's
- * request id is another identity's: before anything is said of its ticket.
+ * request id belongs to another identity.  Must be called before anything is
+ * revealed about that ticket.
  */
 void
 require_own_request(const LeaseEvent *event)
@@ -148,7 +152,7 @@ require_own_request(const LeaseEvent *event)
 
 /*
  * Loads the ticket that the caller names; answers "gone" and returns false if
- * there is none.  Raises 42501 if it is not the caller's.
+ * there is none.  Raises 42501 if the caller may not use it.
  */
 static bool
 find_own_ticket(const pg_uuid_t *uuid, TicketRow *ticket, LeaseAnswer *answer)
@@ -162,7 +166,10 @@ find_own_ticket(const pg_uuid_t *uuid, TicketRow *ticket, LeaseAnswer *answer)
 	return true;
 }
 
-/* The same, for an event that mostly changes the ticket: it may be recalled. */
+/*
+ * Likewise, for events that usually change the ticket: its row may come from
+ * the session's memory.
+ */
 static bool
 recall_own_ticket(const pg_uuid_t *uuid, TicketRow *ticket,
 				  LeaseAnswer *answer)
@@ -185,8 +192,9 @@ ticket_event(EventKind kind, const TicketRow *ticket)
 }
 
 /*
- * Looks at a ticket for its owner, and answers.  A superuser who is not of the
- * ticket's role is not its owner, and only sees the state that it is in.
+ * Looks at a ticket and answers.  A superuser who is not a member of the
+ * ticket's role does not count as its owner, and only sees its state.  Raises
+ * 42501, and 55P03 if LOOK_MAY_WAIT is set.
  */
 void
 lease_look(const pg_uuid_t *uuid, int flags, LeaseAnswer *answer)
@@ -208,8 +216,8 @@ lease_look(const pg_uuid_t *uuid, int flags, LeaseAnswer *answer)
 }
 
 /*
- * Makes a held ticket last a full lease from now; lease_us 0 stands for the
- * length last asked for.
+ * Renews a held ticket for a full lease from now; lease_us 0 means the length
+ * last requested.  Raises 42501 and 55P03.
  */
 void
 lease_renew(const pg_uuid_t *uuid, int64 lease_us, LeaseAnswer *answer)
@@ -228,7 +236,10 @@ lease_renew(const pg_uuid_t *uuid, int64 lease_us, LeaseAnswer *answer)
 	make_answer(&event, &outcome, answer);
 }
 
-/* Gives a ticket back; a second, late or overtaken release changes nothing. */
+/*
+ * Releases a ticket, or cancels its wait; a second, late or overtaken release
+ * changes nothing.  Raises 42501 and 55P03.
+ */
 void
 lease_release(const pg_uuid_t *uuid, LeaseAnswer *answer)
 {
@@ -251,9 +262,10 @@ compare_tickets(const ListCell *a, const ListCell *b)
 }
 
 /*
- * The tickets of an identity that may be live, in the order of their locks; held
- * ones in one scope or (NULL) in all.  Those that wait are read first, so that
- * one which is promoted meanwhile is met once more, and not missed.
+ * The tickets of an identity that may be live, sorted by lock.  Held tickets
+ * are those of one scope, or of all if NULL.  Waiting tickets are read first,
+ * so that a ticket that is promoted meanwhile is listed twice rather than
+ * missed.
  */
 static List *
 list_live_tickets(const Identity *who, const char *scope)
@@ -275,8 +287,8 @@ list_live_tickets(const Identity *who, const char *scope)
 }
 
 /*
- * Gives back all live tickets of an identity, in one scope or (NULL) in all;
- * returns how many.
+ * Releases all live tickets of an identity, in one scope or in all (NULL), and
+ * returns their number.  Raises 55P03.
  */
 int
 lease_release_all(const Identity *who, const char *scope)

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * lease.h
- *	  What is done with tickets: events of their owners, and answers to them.
+ *	  Ticket operations: the events that owners cause, and the answers to them.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -13,25 +13,24 @@
 #include "core/protocol.h"
 
 /*
- * What a ticket call answers with.  Strings live where the call was made, or,
- * of an acquisition, where its event does.
+ * The answer of a ticket call.  Strings are in the memory context of the call
+ * or, for an acquisition, in that of its event.
  */
 typedef struct LeaseAnswer
 {
 	LeaseState	state;
 	bool		has_ticket;
-	TicketRow	ticket;			/* key, who, request id also without a ticket */
-	int			depth;			/* 0: not held */
-	int			position;		/* 0: does not wait */
-	Identity	holder;			/* another identity's grant, role InvalidOid:
-								 * none */
+	TicketRow	ticket;			/* key, who and request id even without one */
+	int			depth;			/* 0 unless held */
+	int			position;		/* 0 unless waiting */
+	Identity	holder;			/* another identity; role InvalidOid: none */
 	TimestampTz holder_until;	/* when that grant runs out */
 	bool		has_head;		/* nobody holds the lock, and this is next: */
-	pg_uuid_t	head_id;		/* what its tags are made from */
-	TimestampTz now;			/* the reading that all of it was judged by */
+	pg_uuid_t	head_id;		/* the id that its tags are made from */
+	TimestampTz now;			/* the clock reading used for all of it */
 } LeaseAnswer;
 
-/* How a look behaves, see LeaseEvent. */
+/* Options of a look, see LeaseEvent. */
 #define LOOK_MAY_WAIT		0x01
 #define LOOK_ATTENDING		0x02
 #define LOOK_SILENT			0x04

@@ -1,24 +1,24 @@
 /*-------------------------------------------------------------------------
  *
  * model.h
- *	  What the rules speak of: rows, what is known, what happens, what follows.
+ *	  The types of the rules: rows, views, events and plans.
  *
- * The words, each with its one meaning:
+ * Terms, each with one meaning:
  *
  *	grant		 one period in which one identity holds a lock
  *	share		 what keeps a grant alive: a held ticket, or the named hold
- *	holder		 the identity of the newest grant, until that is ended
- *	lapse		 a lease has run out; what the clock does, not an event
+ *	holder		 the identity of the newest grant, until that grant is ended
+ *	lapse		 a lease has run out; judged by the clock, not an event
  *	waiter		 a ticket that is stored as waiting
- *	live waiter	 one that the clock has not ended and that may use the scope
- *	dead waiter	 one that the clock has ended, or whose turn has passed
+ *	live waiter	 a waiter that the clock has not ended and that may use the scope
+ *	dead waiter	 a waiter that the clock has ended, or whose turn has passed
  *	attended	 a backend waits for the ticket inside the server
  *	head		 the first live waiter of a lock
  *	passed mark	 places in the queue up to this one have had their turn
  *	promotion	 whoever ends a grant gives the lock to the head
- *	unclaimed	 promoted, and nobody has asked for the ticket since
- *	newcomer	 who asks for a lock without a ticket in its queue
- *	tag			 a heavyweight lock of ours, see store/tag.h
+ *	unclaimed	 promoted, and nobody has called for the ticket since
+ *	newcomer	 a caller that acquires a lock without a ticket in its queue
+ *	tag			 one of our heavyweight locks, see store/tag.h
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -29,46 +29,49 @@
 
 #include "store/types.h"
 
-/* The name tag's modes, in the order of what they allow. */
+/* Modes of the name tag, from weakest to strongest. */
 typedef enum NameMode
 {
 	NAME_NONE,
 	NAME_VERIFY,				/* commit under a grant that must not change */
-	NAME_EXTEND,				/* write a lock whose grant stays */
+	NAME_EXTEND,				/* write the row, keep the grant */
 	NAME_CHANGE					/* begin or end a grant */
 } NameMode;
 
-/* Tags of a lock beside its name tag; in sets. */
-#define TAG_QUEUE		0x01	/* draw places, or say that nobody does */
-#define TAG_TICKET		0x02	/* of the event's ticket */
-#define TAG_SCOPE		0x04	/* nobody registers the scope meanwhile */
+/* Tags of a lock.  They are combined in bit sets. */
+#define TAG_QUEUE		0x01	/* assign places, or ensure that nobody does */
+#define TAG_TICKET		0x02	/* the ticket tag of the event's ticket */
+#define TAG_SCOPE		0x04	/* prevent the scope from being registered */
 #define TAG_HEAD		0x08	/* the ticket tag of the head */
 #define TAG_FLOOR		0x10	/* raise the floor of fences */
 #define TAG_NAME		0x20	/* the name tag, in some mode */
 #define ANY_TAG			0x3F
 
-/* Parts of a view that are read only if a rule asks for them; in sets. */
+/*
+ * Parts of a view that are read only if a rule asks for them.  They are
+ * combined in bit sets.
+ */
 #define PART_HEAD		0x01	/* the head, and the dead waiters before it */
-#define PART_RIVAL		0x02	/* a live waiter other than the holder */
+#define PART_RIVAL		0x02	/* a live waiter of another identity */
 #define PART_SHARES		0x04	/* the tickets of the grant */
 #define PART_FENCE		0x08	/* the next fence */
 #define PART_PLACE		0x10	/* the next place in the queue */
-#define PART_CYCLE		0x20	/* whether the wait closes a cycle */
+#define PART_CYCLE		0x20	/* whether the wait would close a cycle */
 #define PART_QUEUED		0x40	/* whether any ticket is in the queue */
 #define PART_FLOOR		0x80	/* the floor of fences */
 
-/* What is known. */
+/* What is known when a decision is made. */
 typedef struct LeaseView
 {
 	LockRow		lock;
 	bool		has_ticket;
-	TicketRow	ticket;			/* the one that the event names */
+	TicketRow	ticket;			/* the ticket that the event names */
 
-	unsigned	known;			/* which of the following parts */
+	unsigned	known;			/* which of the following parts are known */
 	bool		has_head;
 	TicketRow	head;
 	int			dead_waiters;	/* before the head, or all */
-	int64		dead_place;		/* the last of those */
+	int64		dead_place;		/* place of the last of them */
 	bool		has_rival;
 	TicketRow  *shares;
 	int			share_count;
@@ -80,9 +83,9 @@ typedef struct LeaseView
 	int64		floor_fence;
 	bool		holder_allowed; /* its role may use the scope */
 
-	NameMode	name;			/* the mode that the transaction has */
-	unsigned	tags;			/* the other tags that it has */
-	unsigned	busy;			/* tags that were not to be had */
+	NameMode	name;			/* the mode that the transaction holds */
+	unsigned	tags;			/* the other tags that it holds */
+	unsigned	busy;			/* tags that could not be acquired */
 } LeaseView;
 
 typedef enum EventKind
@@ -101,29 +104,29 @@ typedef enum EventKind
 	EVENT_PRUNE_LOCK
 } EventKind;
 
-/* What happens.  Which fields count depends on the kind. */
+/* What happens.  The kind determines which fields are used. */
 typedef struct LeaseEvent
 {
 	EventKind	kind;
 	LockKey		key;
 	Identity	who;			/* acquire, try_lock, renew_lock, release_lock */
-	pg_uuid_t	ticket;			/* the event's ticket, or one to be made */
+	pg_uuid_t	ticket;			/* the event's, or that of a new one */
 	bool		has_request_id; /* acquire */
 	pg_uuid_t	request_id;
-	const char *note;			/* acquire, NULL: none */
-	int64		lease_us;		/* acquire; renew, 0: as last asked for; ttl */
+	const char *note;			/* acquire; NULL: none */
+	int64		lease_us;		/* lease or ttl; renew, 0: as before */
 	bool		may_queue;		/* acquire */
-	bool		first_try;		/* of that, which does not queue for busy tags */
-	int64		left_us;		/* of its wait, by the clock */
+	bool		first_try;		/* acquire: not yet for busy tags */
+	int64		left_us;		/* acquire: left of its wait */
 	int64		fence;			/* break */
 	TimestampTz before;			/* prune */
 
-	/* how a look at a waiter behaves */
-	bool		silent;			/* it needs no sign of life */
+	/* options of a look at a waiter */
+	bool		silent;			/* the look is no sign of life */
 	bool		attending;		/* a backend waits, and is that sign */
-	bool		leave_waiting;	/* do not take a turn */
-	bool		may_wait;		/* stand in line for tags */
-	bool		only_judge;		/* by somebody who is not its owner */
+	bool		leave_waiting;	/* do not take the turn */
+	bool		may_wait;		/* may wait for tags */
+	bool		only_judge;		/* not by its owner: write nothing */
 	int			pid;			/* of the backend that looks */
 
 	/* settings */
@@ -136,71 +139,74 @@ typedef enum Refusal
 	NOT_REFUSED,
 	REFUSE_FOREIGN_REQUEST,		/* the request id is another identity's */
 	REFUSE_FULL_QUEUE,
-	REFUSE_BUSY_TICKET			/* the wait cannot be ended here and now */
+	REFUSE_BUSY_TICKET			/* the wait cannot be ended now */
 } Refusal;
 
-/* What a crash may do to what is written. */
+/* What a crash may do to the changes. */
 typedef enum Durability
 {
-	DURABLE,					/* as the transaction's other writes */
-	LOSABLE,					/* lose it: then a lease runs out instead */
-	ACKNOWLEDGED				/* never lose it, whatever the settings */
+	DURABLE,					/* like the transaction's other writes */
+	LOSABLE,					/* may lose them: the lease runs out instead */
+	ACKNOWLEDGED				/* must not lose them, whatever the settings */
 } Durability;
 
-/* What a waiter is to be told of a change, at commit. */
+/* Which waiter to wake at commit. */
 typedef enum Wake
 {
 	WAKE_NOBODY,
 	WAKE_HEAD,					/* the head in the view */
-	WAKE_NEXT					/* the head once the plan is written */
+	WAKE_NEXT					/* the head after the plan has been written */
 } Wake;
 
-/* What follows. */
+/* What follows from an event. */
 typedef struct LeasePlan
 {
-	/* if anything of these is set, it is to be got first, and no more is said */
+	/*
+	 * if any of these is set, it is to be obtained first, and nothing else
+	 * counts
+	 */
 	unsigned	asks;			/* parts of the view */
-	NameMode	needs_name;		/* tags, without which nothing is written */
+	NameMode	needs_name;		/* tags that are required before writing */
 	unsigned	needs_tags;
-	unsigned	likes_tags;		/* tags that would allow more */
-	bool		name_in_line;	/* wait for the name tag as for any lock */
-	bool		ticket_in_line; /* the same for the ticket tag */
+	unsigned	likes_tags;		/* tags that would allow more, if available */
+	bool		name_in_line;	/* wait for the name tag in line */
+	bool		ticket_in_line; /* wait for the ticket tag in line */
 
 	/* the answer */
 	Refusal		refusal;
 	LeaseState	state;
-	bool		yes;			/* of those that answer yes or no */
-	unsigned	retry_after;	/* the tag that stood in the way, if any */
+	bool		yes;			/* answer of calls that return yes or no */
+	unsigned	retry_after;	/* the tag that was busy, if any */
 
-	/* what is written */
+	/* what is to be written */
 	bool		writes_lock;
 	LockRow		lock;
 	bool		writes_ticket;
 	TicketRow	ticket;
 	bool		writes_head;
 	TicketRow	head;
-	LeaseState	shares_end;		/* of the other live shares; HELD: they stay */
+	LeaseState	shares_end;		/* of other live shares; HELD: none */
 	bool		begins_grant;
 	bool		ends_grant;
 	bool		deletes_lock;
 	bool		deletes_ticket;
-	bool		raises_floor;	/* at or above the lock's fence */
+	bool		raises_floor;	/* to at least the lock's fence */
 	bool		ends_lapsed_shares;
-	bool		from_queue;		/* the grant is a waiter's */
-	bool		is_blocked;		/* the holder stands in the ticket's way */
-	bool		look_again;		/* there is more to do, once it is written */
+	bool		from_queue;		/* the grantee comes from the queue */
+	bool		is_blocked;		/* the holder blocks the ticket */
+	bool		look_again;		/* decide again once this has been written */
 	Wake		wake;
 	Durability	durability;
 } LeasePlan;
 
-/* Why a fence may or may not write. */
+/* Whether and why a fence may write. */
 typedef enum FenceVerdict
 {
 	FENCE_CURRENT,
-	FENCE_LAPSED,				/* the present grant, but its lease ran out */
-	FENCE_ENDED,				/* released or broken, nobody since */
+	FENCE_LAPSED,				/* the newest, but its lease ran out */
+	FENCE_ENDED,				/* released or broken, and not granted since */
 	FENCE_SUPERSEDED,
-	FENCE_UNKNOWN				/* never given out, as far as is known */
+	FENCE_UNKNOWN				/* never issued, as far as the row tells */
 } FenceVerdict;
 
 #endif							/* LEASELOCK_MODEL_H */

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * operate.c
- *	  What an operator does to other people's leases: break a grant, register
- *	  a scope, raise the floor of fences.
+ *	  Operators' actions: break a grant, register a scope, raise the floor of
+ *	  fences.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -19,10 +19,13 @@
 #include "store/rows.h"
 #include "store/table.h"
 
-/* How many locks are read at once. */
+/* Number of locks to read at once. */
 #define BATCH		1000
 
-/* Ends the grant with a fence; false if it is not the present one. */
+/*
+ * Ends the grant with the given fence; returns false if that is not the
+ * present grant.  Raises 55P03.
+ */
 bool
 lease_break(const LockKey *key, int64 fence)
 {
@@ -43,7 +46,7 @@ compare_locks(const ListCell *a, const ListCell *b)
 							 &((LockRow *) lfirst(b))->key);
 }
 
-/* Breaks the grants, in a scope, of roles that may not use it. */
+/* Breaks the grants in a scope whose holder's role may not use the scope. */
 static void
 break_strangers(const char *scope)
 {
@@ -62,7 +65,7 @@ break_strangers(const char *scope)
 	}
 }
 
-/* Cancels the waits, in a scope, of roles that may not use it. */
+/* Cancels the waits in a scope whose owner's role may not use the scope. */
 static void
 cancel_strangers(const char *scope)
 {
@@ -85,8 +88,8 @@ cancel_strangers(const char *scope)
 }
 
 /*
- * Takes the scope tag.  The table is locked before: in an extension that was
- * dropped and created again the tag would be another.
+ * Acquires the scope tag.  The table is locked first: if the extension were
+ * dropped and created again, the tag would be a different one.
  */
 static void
 wait_scope_tag(const char *scope)
@@ -99,8 +102,9 @@ wait_scope_tag(const char *scope)
 }
 
 /*
- * Registers a scope to a role, and ends what others have in it.  The scope tag
- * keeps new grants out until we have committed, so none slips past.
+ * Registers a scope to a role, and ends the grants and waits of others in it.
+ * The scope tag prevents new grants until we have committed, so none is
+ * missed.  Raises 55P03.
  */
 void
 lease_scope_create(const char *scope, const char *role_name, Oid role)
@@ -112,7 +116,10 @@ lease_scope_create(const char *scope, const char *role_name, Oid role)
 	break_strangers(scope);
 }
 
-/* Opens a scope to every role; false if it was not registered. */
+/*
+ * Opens a scope to every role; returns false if it was not registered.  Raises
+ * 55P03.
+ */
 bool
 lease_scope_drop(const char *scope)
 {
@@ -123,7 +130,10 @@ lease_scope_drop(const char *scope)
 	return true;
 }
 
-/* Raises the floor of all future fences, and returns it.  Raises 54000. */
+/*
+ * Raises the floor of all future fences, and returns it.  Raises 54000 and
+ * 55P03.
+ */
 int64
 fence_bump(void)
 {

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * operate.h
- *	  What an operator does to other people's leases.
+ *	  Operators' actions.
  *
  * Copyright (c) 2026, leaselock contributors
  *

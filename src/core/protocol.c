@@ -1,28 +1,31 @@
 /*-------------------------------------------------------------------------
  *
  * protocol.c
- *	  Carries out what the rules decide: the one loop.
+ *	  The locking protocol: carries out what the rules decide, in one loop.
  *
- * This is the only place that takes and gives back tags, writes rows, forces a
- * sync and notes whom to wake.  An event has the same course whatever it is:
+ * This is the only file that acquires and releases tags for an event, writes
+ * its rows, forces a sync and decides whom to wake.  Every event takes the
+ * same course:
  *
- *	read the rows that it is about, and ask the rules
- *	read what else the rules want to know, and ask again
- *	take the tags that the rules need, read the rows again if they are not the
- *	versions that were seen, and ask again: now nobody else can change them
- *	write the plan, or, if it writes nothing, give the tags back
+ *	1. Read the rows that it is about, and ask the rules.
+ *	2. Read what else the rules want to know, and ask again.
+ *	3. Acquire the tags that the rules need.  Read the rows again if they are
+ *	   no longer the versions that were seen, and ask again: from now on
+ *	   nobody else can change them.
+ *	4. Write the plan, or release the tags if it writes nothing.
  *
- * A tag that is not to be had is known to be busy from then on, and the rules
- * say what can be done without it.  Only what a plan says may stand in line
- * does so.
+ * A tag that cannot be acquired is marked as busy, and the rules decide what
+ * can be done without it.  We wait in line for a tag only where the plan says
+ * so.
  *
- * The rows that this session wrote last need not be read at first: recalled, they
- * tell which tags to try for, and under those are compared like any others.
- * Nothing is answered from them, and nobody stands in line because of them.
+ * The rows that this session wrote last need not be read in step 1.  Recalled
+ * from memory, they determine which tags to try for, and once these are held
+ * they are compared with the table like other rows.  No answer is given from
+ * recalled rows, and nobody waits in line because of them.
  *
- * What is decided without a tag may be history the next moment, so nothing is
- * written from it.  What is decided under the tags is written under them, and
- * they are kept until the transaction ends.
+ * A decision made without a tag may be outdated the next moment, so nothing is
+ * written from it.  A decision made under the tags is written under them, and
+ * they are then held until the transaction ends.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -50,18 +53,18 @@
 #include "store/rows.h"
 #include "store/table.h"
 
-/* One event on its way. */
+/* An event in progress. */
 typedef struct Call
 {
 	LeaseEvent *event;
 	LeaseView	view;
 	TimestampTz now;
-	TagSet		tags;			/* taken by this call */
-	pg_uuid_t	head_tagged;	/* whose tag TAG_HEAD is */
-	List	   *cycle;			/* the one that the wait closes */
+	TagSet		tags;			/* acquired by this call */
+	pg_uuid_t	head_tagged;	/* the ticket whose tag TAG_HEAD is */
+	List	   *cycle;			/* the cycle that the wait closes */
 } Call;
 
-/* The server's mode for each of ours. */
+/* The lock mode for each mode of the name tag. */
 static const LOCKMODE name_modes[] = {
 	[NAME_NONE] = NoLock,
 	[NAME_VERIFY] = RowShareLock,
@@ -74,7 +77,7 @@ static const LOCKMODE name_modes[] = {
  * ----------------------------------------------------------------------
  */
 
-/* Loads the ticket anew.  It may have been pruned meanwhile. */
+/* Loads the ticket again.  It may have been pruned meanwhile. */
 static void
 reload_ticket(LeaseView *view)
 {
@@ -86,7 +89,7 @@ reload_ticket(LeaseView *view)
 	}
 }
 
-/* Whether rows of the view are recalled, and not compared yet. */
+/* Whether the view contains recalled rows that have not been compared yet. */
 static bool
 is_recalled(const LeaseView *view)
 {
@@ -94,7 +97,10 @@ is_recalled(const LeaseView *view)
 		(view->has_ticket && view->ticket.recalled);
 }
 
-/* Whether an event mostly changes the lock, and then takes tags first. */
+/*
+ * Whether an event usually changes the lock.  It then tries for the tags
+ * first, and its rows may be recalled.
+ */
 static bool
 may_recall(const LeaseEvent *event)
 {
@@ -112,7 +118,7 @@ may_recall(const LeaseEvent *event)
 	}
 }
 
-/* Loads the ticket that the event's request id names, if there is one. */
+/* Loads the ticket with the event's request id, if there is one. */
 static void
 load_request(Call *call)
 {
@@ -125,8 +131,8 @@ load_request(Call *call)
 }
 
 /*
- * Reads the clock, and forgets what was read or concluded before.  Where the
- * database has no queue nobody need look for a head.
+ * Reads the clock, and forgets the parts that were read before.  If the
+ * database has no queues, the absence of a head is known without a search.
  */
 static void
 judge_anew(Call *call)
@@ -150,16 +156,17 @@ judge_anew(Call *call)
 }
 
 /*
- * Reads the rows, without a tag, or recalls them.  The lock is read after the
- * ticket, so if it does not know the ticket's grant any more, whoever ended that
- * grant has committed; what it wrote into the ticket is there on a second look.
+ * Reads the rows without any tag, or recalls them.  The lock is read after the
+ * ticket.  If the lock no longer shows the ticket's grant, the transaction
+ * that ended the grant has therefore committed, and reading the ticket again
+ * finds what it wrote.
  */
 static void
 read_rows(Call *call, bool recalls)
 {
 	LeaseView  *view = &call->view;
 
-	/* a ticket that was passed was loaded just before */
+	/* a ticket that was passed has only just been loaded */
 	if (!view->has_ticket)
 		load_request(call);
 	else if (view->ticket.recalled && !recalls)
@@ -176,7 +183,10 @@ read_rows(Call *call, bool recalls)
 	}
 }
 
-/* Reads the lock's row again; true if it is still the version that was seen. */
+/*
+ * Reads the lock's row again; returns true if it is still the version that was
+ * seen.
+ */
 static bool
 refresh_lock(Call *call)
 {
@@ -194,9 +204,9 @@ refresh_lock(Call *call)
 }
 
 /*
- * Reads the rows again, under tags that were just taken.  A newcomer need not
- * read the queue again if nobody was in it and the lock's row is the same:
- * whoever has queued since did so after the call began, and is not overtaken.
+ * Reads the rows again under tags that were just acquired.  A newcomer need
+ * not read the queue again if it was empty and the lock's row has not changed:
+ * whoever has queued since did so after this call began, and is not overtaken.
  */
 static void
 refresh_rows(Call *call)
@@ -234,7 +244,7 @@ read_head(Call *call)
 		(!head.exists || memcmp(&call->head_tagged, &head.ticket.ticket,
 								sizeof(pg_uuid_t)) != 0))
 	{
-		/* the tag is that of one who was the head before: leave it at that */
+		/* the tag is that of a former head: do without a promotion */
 		view->tags &= ~TAG_HEAD;
 		view->busy |= TAG_HEAD;
 	}
@@ -250,11 +260,12 @@ read_rival(Call *call)
 }
 
 /*
- * The next place in the queue.  The queue tag keeps new places out, but not a
- * promotion, which takes a ticket out of the queue and raises the passed mark.
- * Read in this order, the last place may be history, and the mark is never
- * older than it.  Dead waiters have places too, so they are only counted when it
- * may matter.
+ * Determines the next place in the queue.  The queue tag prevents others from
+ * assigning places, but not a promotion, which removes a ticket from the queue
+ * and raises the passed mark.  Because the mark is read after the last place,
+ * it covers that place if its ticket has been promoted meanwhile.  Dead
+ * waiters have places too, so waiters are counted only when the difference
+ * between place and mark reaches the limit.
  */
 static void
 read_place(Call *call)
@@ -271,7 +282,7 @@ read_place(Call *call)
 		leaselock_max_waiters;
 }
 
-/* Reads what the rules have asked for. */
+/* Reads the parts that the rules asked for. */
 static void
 read_parts(Call *call, const LeasePlan *plan)
 {
@@ -311,7 +322,7 @@ give_back(Call *call)
 	call->view.tags = 0;
 }
 
-/* The tag of the event's ticket, which may not have a row yet. */
+/* The tag of the event's ticket, which need not have a row yet. */
 static Tag
 own_ticket_tag(const Call *call)
 {
@@ -346,7 +357,10 @@ get_tag(const Call *call, unsigned bit, LOCKMODE *mode)
 	}
 }
 
-/* A tag is not to be had.  That says little if it may be the wrong one. */
+/*
+ * Marks a tag as busy.  If the rows are only recalled, the tag may be the
+ * wrong one, so nothing is marked.
+ */
 static bool
 note_busy(LeaseView *view, unsigned bit)
 {
@@ -355,7 +369,7 @@ note_busy(LeaseView *view, unsigned bit)
 	return false;
 }
 
-/* Tries for one tag, or waits for it; notes what came of that. */
+/* Tries to acquire a tag, or waits for it; records the result in the view. */
 static bool
 take_tag(Call *call, unsigned bit, bool in_line)
 {
@@ -387,9 +401,9 @@ take_name(Call *call, NameMode name, bool in_line)
 }
 
 /*
- * Takes the tags that a plan needs; false if one is busy.  What was taken for
- * another plan is given back before, the name tag in a lower mode too, so that
- * nobody upgrades it.
+ * Acquires the tags that a plan needs; returns false if one is busy.  Tags
+ * acquired for another plan are released first, including the name tag in a
+ * weaker mode, so that no lock is ever upgraded.
  */
 static bool
 take_needed(Call *call, const LeasePlan *plan)
@@ -413,7 +427,7 @@ take_needed(Call *call, const LeasePlan *plan)
 		take_name(call, plan->needs_name, plan->name_in_line);
 }
 
-/* Takes what a plan would like as far as it is to be had. */
+/* Acquires as many of the tags that a plan would like as are available. */
 static void
 take_liked(Call *call, const LeasePlan *plan)
 {
@@ -455,7 +469,7 @@ save_lock(LockRow *lock)
 	fences_forget_leases(&lock->key);
 }
 
-/* The shares of others that end, or have lapsed. */
+/* Writes the other shares of the grant that end or have lapsed. */
 static void
 save_shares(Call *call, const LeasePlan *plan)
 {
@@ -471,17 +485,24 @@ save_shares(Call *call, const LeasePlan *plan)
 	}
 }
 
-/* Before a grant begins or ends: the last moment of the one that was. */
+/* Last actions for the previous grant, before a grant begins or ends. */
 static void
 leave_last_grant(const LockRow *lock)
 {
 	fences_verify_early(lock);
-	/* what is left of former queues does no harm, until it is pruned */
+
+	/*
+	 * blockers that remain from former queues do no harm until they are
+	 * pruned
+	 */
 	if (OidIsValid(lock->holder.role) && store_has_queues())
 		store_forget_blocker(&lock->holder, &lock->key);
 }
 
-/* Before a ticket is put into a queue, which others may believe not to exist. */
+/*
+ * Called before a ticket is queued, because other sessions may believe that
+ * there are no queues.
+ */
 static void
 announce_queues(Call *call)
 {
@@ -511,7 +532,7 @@ save_rows(Call *call, LeasePlan *plan)
 		store_delete_lock(&call->view.lock);
 }
 
-/* For the search for cycles: a new holder that others wait behind. */
+/* Tells the deadlock detection about a new holder that others wait behind. */
 static void
 note_rivals(const LockRow *lock, TimestampTz now)
 {
@@ -523,9 +544,9 @@ note_rivals(const LockRow *lock, TimestampTz now)
 }
 
 /*
- * Has those look again whom the change concerns.  Where the head could not be
- * promoted, whoever keeps its tag may be ending its wait, and not know of the
- * next.
+ * Wakes the waiters that the change concerns.  If the head could not be
+ * promoted, the transaction that holds its ticket tag may be ending its wait
+ * without knowing about the next waiter, so that one is woken too.
  */
 static void
 wake(Call *call, const LeasePlan *plan)
@@ -546,7 +567,10 @@ wake(Call *call, const LeasePlan *plan)
 	}
 }
 
-/* Writes a plan.  The tags that it needs are held, and kept from now on. */
+/*
+ * Writes a plan.  The tags that it needs are held, and are held from now on
+ * until the transaction ends.
+ */
 static void
 write_plan(Call *call, LeasePlan *plan)
 {
@@ -587,7 +611,7 @@ report_foreign_request(const LockKey *key)
 			 errhint("Use a new request id for every acquisition.")));
 }
 
-/* Raises the error of an event that is refused. */
+/* Raises the error for a refusal: LS002, 53400 or 55P03. */
 static void
 report_refusal(const LeaseEvent *event, Refusal refusal)
 {
@@ -603,7 +627,7 @@ report_refusal(const LeaseEvent *event, Refusal refusal)
 					(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 					 errmsg("too many waiters for lock \"%s\" in scope \"%s\"",
 							key->name, key->scope),
-					 errdetail("leaselock.max_waiters is %d.",
+					 errdetail("The setting leaselock.max_waiters is %d.",
 							   leaselock_max_waiters),
 					 errhint("Try again later, or without waiting.")));
 			break;
@@ -613,14 +637,14 @@ report_refusal(const LeaseEvent *event, Refusal refusal)
 					 errmsg("could not end the wait for lock \"%s\" in scope \"%s\"",
 							key->name, key->scope),
 					 errdetail("Another transaction is using the same ticket, and this transaction has changed the lock or another of its tickets."),
-					 errhint("End the wait in a transaction of its own.")));
+					 errhint("End the wait in a separate transaction.")));
 			break;
 		case NOT_REFUSED:
 			break;
 	}
 }
 
-/* What there is now, after a complete plan. */
+/* Sets the outcome after a complete plan. */
 static void
 set_outcome(const Call *call, const LeasePlan *plan, Outcome *outcome)
 {
@@ -639,8 +663,8 @@ set_outcome(const Call *call, const LeasePlan *plan, Outcome *outcome)
 }
 
 /*
- * Carries out a complete plan; false if there is more to do once it is written,
- * which is then looked at anew.
+ * Carries out a complete plan.  Returns false if there is more to do after it
+ * has been written; the rows have then been read again.
  */
 static bool
 complete(Call *call, LeasePlan *plan)
@@ -659,7 +683,7 @@ complete(Call *call, LeasePlan *plan)
 		return true;
 	call->event->silent = true;
 	view->has_ticket = true;
-	view->ticket = plan->ticket;	/* as it was written */
+	view->ticket = plan->ticket;	/* as just written */
 	view->busy = 0;
 	view->name = NAME_NONE;
 	view->tags = 0;
@@ -668,8 +692,9 @@ complete(Call *call, LeasePlan *plan)
 }
 
 /*
- * Does what a plan says next; true once it is complete and there is nothing
- * more to do.  *tags is raised by the number of tags that are kept.
+ * Carries out the next step of a plan; returns true if it was complete and
+ * nothing remains to be done.  The number of tags that stay held is added to
+ * *tags.
  */
 static bool
 proceed(Call *call, LeasePlan *plan, int *tags)
@@ -700,11 +725,14 @@ proceed(Call *call, LeasePlan *plan, int *tags)
 }
 
 /*
- * Carries out an event.  A ticket that it is about is passed as it was loaded;
- * the caller has made sure that whoever caused the event may do so.
+ * Carries out an event.  If it is about an existing ticket, the caller passes
+ * the ticket as loaded.  The caller has checked permissions.
  *
- * "busy" are tags that are not even to be tried for; with "quiet" a full lock
- * table is no error.  *tags is raised by the number of tags that are kept.
+ * Tags in "busy" are not even tried for.  With "quiet", a full lock table is
+ * not an error.  The number of tags that stay held is added to *tags, unless
+ * that is NULL.  Raises LS002, 53400 and 55P03; 54000 if there is no greater
+ * fence; LS001 if the event ends a grant and the transaction has checked a
+ * fence that is stale; and 40P01 if waiting for a tag closes a cycle.
  */
 void
 carry_out_with(LeaseEvent *event, const TicketRow *ticket, unsigned busy,
@@ -738,7 +766,7 @@ carry_out_with(LeaseEvent *event, const TicketRow *ticket, unsigned busy,
 	store_end_event();
 }
 
-/* carry_out_with for everybody but housekeeping. */
+/* carry_out_with() for everything but pruning. */
 void
 carry_out(LeaseEvent *event, const TicketRow *ticket, Outcome *outcome)
 {
@@ -746,14 +774,14 @@ carry_out(LeaseEvent *event, const TicketRow *ticket, Outcome *outcome)
 }
 
 /* ----------------------------------------------------------------------
- * Acquisitions, which may have to be tried more than once
+ * Acquisitions, which may need several attempts
  * ----------------------------------------------------------------------
  */
 
 /*
- * What stood in the way; false if it may not be waited for: whoever has the
- * name tag or a ticket tag of the lock from an earlier call only tries for the
- * others.
+ * Determines what blocked an acquisition.  Returns false if it must not be
+ * waited for: a transaction that holds the name tag or a ticket tag of the
+ * lock from an earlier call may only try for the others.
  */
 static bool
 find_obstacle(const LeaseEvent *event, const Outcome *outcome, bool first,
@@ -785,9 +813,9 @@ find_obstacle(const LeaseEvent *event, const Outcome *outcome, bool first,
 }
 
 /*
- * One round of an acquisition, which waits for nobody.  False: with the
- * obstacle out of the way another round is worth it; no tag is kept until
- * then.
+ * One round of an acquisition.  It waits for nobody.  Returns false if another
+ * round is worthwhile once the obstacle is gone; in that case no tag is held.
+ * Raises what carry_out() raises.
  */
 bool
 try_acquire(LeaseEvent *event, TimestampTz until, bool first, Outcome *outcome,
@@ -802,9 +830,10 @@ try_acquire(LeaseEvent *event, TimestampTz until, bool first, Outcome *outcome,
 }
 
 /*
- * Acquires a lock, or a place in its queue, or answers why not, within the
- * caller's transaction.  A wait is a little longer than the deadlock detector
- * needs to look at it.
+ * Acquires a lock or a place in its queue, or answers why not, within the
+ * caller's transaction.  Each wait is slightly longer than deadlock_timeout,
+ * so that the server's deadlock detector examines it.  Raises what carry_out()
+ * raises.
  */
 void
 acquire(LeaseEvent *event, TimestampTz until, Outcome *outcome)

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * protocol.h
- *	  Carries out what the rules decide.
+ *	  The locking protocol: carries out what the rules decide.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -13,26 +13,26 @@
 #include "core/model.h"
 #include "store/tag.h"
 
-/* What came of an event. */
+/* The result of an event. */
 typedef struct Outcome
 {
 	LeaseState	state;
-	bool		yes;			/* of those that answer yes or no */
-	unsigned	retry_after;	/* the tag that stood in the way, if any */
+	bool		yes;			/* answer of calls that return yes or no */
+	unsigned	retry_after;	/* the tag that was busy, if any */
 	LockRow		lock;			/* as it is now */
 	bool		has_ticket;
 	TicketRow	ticket;			/* as it is now */
-	bool		has_head;		/* nobody holds the lock, this one is next: */
+	bool		has_head;		/* nobody holds the lock, and this is next: */
 	TicketRow	head;
-	TimestampTz now;			/* the reading that all of it was judged by */
+	TimestampTz now;			/* the clock reading used for all of it */
 } Outcome;
 
-/* What stands in the way of an acquisition, and may be waited for. */
+/* What blocks an acquisition and may be waited for. */
 typedef struct Obstacle
 {
 	Tag			tag;
 	LOCKMODE	mode;
-	bool		brief;			/* it may be out of the way in a moment */
+	bool		brief;			/* it may be gone in a moment */
 } Obstacle;
 
 extern void report_foreign_request(const LockKey *key);

@@ -1,18 +1,19 @@
 /*-------------------------------------------------------------------------
  *
  * prune.c
- *	  Removing ended tickets and idle locks: incrementally, and on demand.
+ *	  Removal of ended tickets, idle locks and old events: incrementally, and
+ *	  on demand.
  *
  * A transaction that has added rows looks, just before it commits, at random
- * pages of each table and removes what is over for long enough.  So the tables
- * stay within a multiple of what is live or retained, without a background
- * process.  lease_prune does the same to all of them at once.
+ * pages of each table, and removes rows whose retention time has passed.  The
+ * tables therefore stay within a multiple of what is live or retained, without
+ * a background process.  lease_prune() does the same for all rows at once.
  *
- * What a row needs to be removed is a rule (decide.c); all tags are only tried
- * for.  What others may need is not kept while a transaction waits for
- * anything: before a commit that is going to wait, for a lock to verify a
- * fence or for a standby, only that is removed which needs no tag; the rest is
- * left to a later look.
+ * What the removal of a row requires is a rule (decide.c).  Tags are only
+ * tried for.  A transaction must not hold tags that others may need while it
+ * waits.  Therefore, before a commit that is going to wait, for a lock to
+ * verify a fence or for a standby, only rows whose removal needs no tag are
+ * removed; the rest is left to later commits.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -33,12 +34,13 @@
 #include "store/clock.h"
 #include "store/rows.h"
 
-/* The most tags that lease_prune keeps until its transaction ends. */
+/* The most tags that lease_prune() holds until its transaction ends. */
 #define MAX_PRUNE_TAGS	1000
 
 /*
- * How many new rows make a session look at a page of each table for rows to
- * remove: more and more while it only meets pages of rows that are young.
+ * Number of rows that a session adds per page of each table that it then looks
+ * at.  The number grows as long as the session finds only pages full of young
+ * rows.
  */
 #define MIN_TIDY_INTERVAL	2
 #define MAX_TIDY_INTERVAL	64
@@ -46,27 +48,27 @@
 /* Pages with at least this many rows count as expensive to visit. */
 #define FULL_PAGE_ROWS		16
 
-/* This many of them in a row without a find are no coincidence. */
+/* This many expensive visits in a row without a find are no coincidence. */
 #define MAX_VAIN_LOOKS		4
 
-/* The most pages that it looks at before one commit. */
+/* The most pages that a session looks at before one commit. */
 #define MAX_TIDY_PAGES	16
 
-/* How many rows are read at once. */
+/* Number of rows to read at once. */
 #define BATCH			1000
 
 /*
- * Which events are old is known by when they were written, nearly the order that
- * they are in.  After so many young ones lease_prune looks no further.
+ * The age of events is judged by when they were recorded, which is nearly
+ * their key order.  After this many young events, lease_prune() stops.
  */
 #define MAX_YOUNG_EVENTS	1000
 
-/* How a session tidies a table. */
+/* The state of incremental pruning of a table in this session. */
 typedef struct Tidiness
 {
 	int			interval;
 	int			vain_looks;
-	int			pages_due;		/* to be looked at for rows that it added */
+	int			pages_due;		/* to be visited because of added rows */
 } Tidiness;
 
 static Tidiness leases = {MIN_TIDY_INTERVAL, 0, 0};
@@ -74,11 +76,11 @@ static Tidiness events = {MIN_TIDY_INTERVAL, 0, 0};
 
 typedef struct Prune
 {
-	TimestampTz before;			/* what was over by then may go */
+	TimestampTz before;			/* remove what ended before this */
 	int64		removed;
 	int64		max_removed;
-	int			tags;			/* that are kept */
-	bool		without_tags;	/* remove only what needs none */
+	int			tags;			/* number of tags held */
+	bool		without_tags;	/* remove only rows that need none */
 	bool		quiet;			/* a full lock table is no error */
 } Prune;
 
@@ -163,8 +165,8 @@ prune_locks(Prune *prune)
 }
 
 /*
- * Removes hints of blockers that do not hold their lock any more.  The name tag
- * keeps others from removing the same.
+ * Removes hints of blockers that no longer hold their lock.  The name tag
+ * prevents others from removing the same row.
  */
 static void
 prune_blockers(Prune *prune)
@@ -197,8 +199,9 @@ prune_blockers(Prune *prune)
 }
 
 /*
- * Says that there are no queues, if there are none, so that nobody looks for
- * waiters.  Others that want to queue meanwhile say the contrary once more.
+ * Records that there are no queues, if that is so, so that no session looks
+ * for waiters.  A session that queues a ticket meanwhile records the opposite
+ * again.
  */
 static void
 prune_queues(Prune *prune)
@@ -264,10 +267,11 @@ prune_events(Prune *prune)
 }
 
 /*
- * Removes what was over "older_us" ago, tickets and events not before their
- * retention has passed; at most max_rows rows.  Returns how many.  If a crash
- * loses that, it is done again some day, so the commit need not wait, for a
- * standby neither, with the tags of locks that others may need.
+ * Removes at most max_rows rows that ended at least "older_us" ago; tickets
+ * and events also only after their retention time.  Returns the number of rows
+ * removed.  If a crash loses the removal, the rows are removed again later, so
+ * the commit need not wait for the disk or a standby while it holds tags that
+ * others may need.
  */
 int64
 lease_prune(int64 older_us, int64 max_rows)
@@ -294,14 +298,14 @@ lease_prune(int64 older_us, int64 max_rows)
 }
 
 /* ----------------------------------------------------------------------
- * Incrementally
+ * Incremental pruning
  * ----------------------------------------------------------------------
  */
 
 /*
- * Counts the pages that are due for rows that were added.  What is left of a page
- * is a matter of chance, so that a session that adds but one row does its share,
- * too; each row has its chance once.
+ * Counts the pages to be visited because of added rows.  A fraction of a page
+ * counts as a page with the corresponding probability, so that a session that
+ * adds only one row does its share too.
  */
 static void
 count_due_pages(Tidiness *tidiness, int added)
@@ -318,7 +322,7 @@ count_due_pages(Tidiness *tidiness, int added)
 		tidiness->pages_due++;
 }
 
-/* Takes some of those pages; how many. */
+/* Takes up to MAX_TIDY_PAGES of the due pages, and returns their number. */
 static int
 take_due_pages(Tidiness *tidiness)
 {
@@ -328,7 +332,9 @@ take_due_pages(Tidiness *tidiness)
 	return pages;
 }
 
-/* Adapts the interval to whether a visit that cost something found anything. */
+/*
+ * Adapts the interval to whether an expensive visit found anything to remove.
+ */
 static void
 adapt_interval(Tidiness *tidiness, int64 removed, int seen)
 {
@@ -341,7 +347,7 @@ adapt_interval(Tidiness *tidiness, int64 removed, int seen)
 		tidiness->interval = Min(tidiness->interval * 2, MAX_TIDY_INTERVAL);
 }
 
-/* Looks at a random page of tickets, and at one of locks. */
+/* Visits a random page of tickets, and one of locks. */
 static void
 tidy_leases(Prune *prune)
 {
@@ -359,7 +365,7 @@ tidy_leases(Prune *prune)
 	adapt_interval(&leases, prune->removed - removed, seen);
 }
 
-/* Looks at a random page of events. */
+/* Visits a random page of events. */
 static void
 tidy_events(Prune *prune)
 {
@@ -408,9 +414,9 @@ tidy_event_pages(int pages)
 }
 
 /*
- * Looks at random pages of each table, if the session has added rows.  To be
- * called just before a commit; will_wait tells that the commit may take its
- * time.  Where events are not recorded any more, old ones go with the tickets.
+ * Prunes random pages of each table if the session has added rows.  Called
+ * just before a commit; will_wait says that the commit may have to wait.  If
+ * events are no longer recorded, old ones are removed along with tickets.
  */
 void
 tidy_before_commit(bool will_wait)
@@ -424,7 +430,7 @@ tidy_before_commit(bool will_wait)
 	if (leaselock_events == EVENTS_OFF)
 		events.pages_due += pages;
 	event_pages = take_due_pages(&events);
-	/* the transaction may have dropped the extension */
+	/* this transaction may have dropped the extension */
 	if (pages + event_pages == 0 || !store_is_installed())
 		return;
 	store_begin_call(true);

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * prune.h
- *	  Removing ended tickets and idle locks.
+ *	  Removal of ended tickets, idle locks and old events.
  *
  * Copyright (c) 2026, leaselock contributors
  *

@@ -3,13 +3,13 @@
  * queue.c
  *	  The queue of a lock: who waits, and in which order.
  *
- * Places are drawn under the queue tag, which an enqueue keeps until its
- * transaction ends, so a ticket that is not committed yet sorts behind every
- * one that is.  A grant out of the queue writes the place of its waiter into
- * the lock's row, the passed mark; a waiter at or below that mark is dead,
- * whatever sign of life is committed into it later.
+ * Places are assigned under the queue tag, which an enqueuing transaction
+ * holds until it ends.  Therefore a ticket that is not yet committed comes
+ * after every ticket that is.  A grant out of the queue stores the place of
+ * its waiter in the lock's row, as the passed mark.  A waiter at or before
+ * that mark is dead, whatever sign of life is committed into its row later.
  *
- * What makes a waiter live is a rule (decide.c); here they are walked.
+ * decide.c defines when a waiter is live; this file walks through the waiters.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -32,7 +32,7 @@
  * ----------------------------------------------------------------------
  */
 
-/* A walk through the live waiters of a lock, in the order of their turn. */
+/* A walk through the live waiters of a lock, in queue order. */
 typedef struct QueueWalk
 {
 	const LockRow *lock;
@@ -40,15 +40,15 @@ typedef struct QueueWalk
 	TicketScan *scan;
 	int			rows;			/* read so far, dead ones included */
 	bool		past_dead;		/* a ticket that is not dead was seen */
-	int			dead_count;		/* how many dead ones before that */
-	int64		dead_place;		/* the last of them */
-	bool		access_known;	/* who may use the scope, once that matters */
+	int			dead_count;		/* number of dead tickets before that */
+	int64		dead_place;		/* place of the last of them */
+	bool		access_known;	/* whether "access" has been loaded */
 	ScopeAccess access;
 } QueueWalk;
 
 /*
- * Finds out what is not in a waiter's row, as far as it matters: whether a
- * backend waits for it, and whether its role may use the scope.
+ * Completes a waiter with what is not in its row, as far as it matters:
+ * whether a backend waits for it, and whether its role may use the scope.
  */
 void
 complete_waiter(TicketRow *ticket, TimestampTz now)
@@ -85,7 +85,7 @@ count_dead(QueueWalk *walk, const TicketRow *ticket)
 	walk->dead_place = ticket->place;
 }
 
-/* The next live waiter, unless max_rows have been read; false at the end. */
+/* Returns the next live waiter; false at the end or after max_rows rows. */
 static bool
 next_waiter(QueueWalk *walk, int max_rows, TicketRow *ticket)
 {
@@ -95,7 +95,7 @@ next_waiter(QueueWalk *walk, int max_rows, TicketRow *ticket)
 		if (ticket->state == LEASE_WAITING &&
 			ticket->alive_until <= walk->now)
 			ticket->attended = is_attended(ticket);
-		/* what came with a copied database does not even wait */
+		/* tickets that came with a copied database do not wait */
 		if (ticket->state != LEASE_WAITING ||
 			waiter_is_dead(ticket, walk->lock, walk->now))
 		{
@@ -114,7 +114,10 @@ next_waiter(QueueWalk *walk, int max_rows, TicketRow *ticket)
 	return false;
 }
 
-/* The first live waiter, or the first of an identity other than "except". */
+/*
+ * Finds the first live waiter, or the first one of an identity other than
+ * "except".
+ */
 void
 find_head(const LockRow *lock, const Identity *except, TimestampTz now,
 		  QueueHead *head)
@@ -134,7 +137,7 @@ find_head(const LockRow *lock, const Identity *except, TimestampTz now,
 	head->dead_place = walk.dead_place;
 }
 
-/* Whether a ticket stands in the queue by what is stored, dead or not. */
+/* Whether any ticket is stored in the queue, dead or not. */
 bool
 has_queue(const LockKey *key)
 {
@@ -151,15 +154,15 @@ has_queue(const LockKey *key)
  * ----------------------------------------------------------------------
  */
 
-/* Identities that were met on a walk. */
+/* Identities met during a walk. */
 typedef struct MetIdentities
 {
 	int			count;
-	uint32		hashes[MAX_POSITION];	/* of the owners, to compare faster */
+	uint32		hashes[MAX_POSITION];	/* of the owners, for speed */
 	Identity	who[MAX_POSITION];
 } MetIdentities;
 
-/* Adds an identity, unless it was met before. */
+/* Adds an identity unless it is already there. */
 static void
 meet(MetIdentities *met, const Identity *who)
 {
@@ -177,8 +180,9 @@ meet(MetIdentities *met, const Identity *who)
 }
 
 /*
- * How many other identities wait before the first ticket of this one, plus 1.
- * Stops at MAX_POSITION, so that a poll costs the same in a long queue.
+ * Number of other identities that wait before the first ticket of this
+ * identity, plus 1.  Stops at MAX_POSITION, so that a poll costs the same in a
+ * long queue.
  */
 int
 queue_position(const LockRow *lock, const TicketRow *own, TimestampTz now)
@@ -197,8 +201,8 @@ queue_position(const LockRow *lock, const TicketRow *own, TimestampTz now)
 }
 
 /*
- * How many live tickets wait for a lock; stops counting at "enough", or after
- * max_rows rows, dead ones included.
+ * Number of live tickets that wait for a lock.  Stops counting at "enough", or
+ * after max_rows rows, dead ones included.
  */
 int
 queue_length(const LockRow *lock, TimestampTz now, int enough, int max_rows)
@@ -216,7 +220,7 @@ queue_length(const LockRow *lock, TimestampTz now, int enough, int max_rows)
 	return length;
 }
 
-/* The depth of a lock's grant, 0 if nobody holds it. */
+/* The depth of a lock's grant; 0 if nobody holds it. */
 int
 count_depth(const LockRow *lock, TimestampTz now)
 {

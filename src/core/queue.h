@@ -12,22 +12,23 @@
 
 #include "core/model.h"
 
-/* The position, or the number of waiters, that stands for "that or more". */
+/* This position, or number of waiters, means "this many or more". */
 #define MAX_POSITION	100
 
 /*
- * How many rows they are counted from.  More than MAX_POSITION, since one
- * identity may wait with many tickets, and dead ones stand among them.
+ * Number of rows to read when counting up to MAX_POSITION.  It is greater,
+ * because one identity may wait with many tickets, and dead tickets are among
+ * them.
  */
 #define MAX_POSITION_ROWS	1000
 
-/* The first live waiter, and what stands before it. */
+/* The first live waiter, and the dead waiters before it. */
 typedef struct QueueHead
 {
 	bool		exists;
 	TicketRow	ticket;
 	int			dead_count;
-	int64		dead_place;		/* the last of those */
+	int64		dead_place;		/* place of the last of those */
 } QueueHead;
 
 extern void complete_waiter(TicketRow *ticket, TimestampTz now);

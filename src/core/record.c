@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * record.c
- *	  Keeping on record what was changed: as events, and in the server's log.
+ *	  Records of changes: events, and lines in the server log.
  *
- * What a plan changes is read off it (history.c); here is decided what of that is
- * kept, and it is written in the same transaction.
+ * history.c derives from a plan what it changes; this file decides which of
+ * these changes are recorded, and records them in the same transaction.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -21,7 +21,7 @@
 #include "store/clock.h"
 #include "store/rows.h"
 
-/* Whether the setting wants events of a kind. */
+/* Whether the setting leaselock.events includes a kind. */
 static bool
 wants(ChangeKind kind)
 {
@@ -37,8 +37,8 @@ add_event(EventRow *row)
 }
 
 /*
- * The note of a ticket that a rule has named and has not read: of a lapsed grant
- * that somebody takes over.
+ * Loads the note of a ticket that an event names without having read it: that
+ * of a lapsed grant that somebody takes over.
  */
 static void
 load_note(EventRow *row)
@@ -69,8 +69,9 @@ record_events(const LeaseView *view, const LeaseEvent *event,
 }
 
 /*
- * Records what a complete plan is about to change.  To be called before its rows
- * are written, within what may be lost in a crash if they may.
+ * Records what a complete plan is about to change.  Must be called before its
+ * rows are written and, if a crash may lose these, after
+ * begin_losable_write().
  */
 void
 record_plan(const LeaseView *view, const LeaseEvent *event,
@@ -88,7 +89,7 @@ record_plan(const LeaseView *view, const LeaseEvent *event,
 		log_break(&view->lock, now);
 }
 
-/* Records what the caller does as an operator: to a scope, or to all (NULL). */
+/* Records an operator's action on a scope or on everything (NULL). */
 void
 record_operation(ChangeKind kind, const char *scope, int64 fence)
 {

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * record.h
- *	  Keeping on record what was changed: as events, and in the server's log.
+ *	  Records of changes: events, and lines in the server log.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -13,7 +13,9 @@
 #include "core/model.h"
 #include "leaselock.h"
 
-/* Whether there is anything to record; all that it costs where not. */
+/*
+ * Whether there is anything to record.  If not, this check is the only cost.
+ */
 static inline bool
 records_plans(void)
 {

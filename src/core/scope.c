@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * scope.c
- *	  Who calls, and whether it may.
+ *	  The caller's identity and its permissions.
  *
  * The functions are not SECURITY DEFINER, so GetUserId() is the caller's
- * current_user, the identity that every other privilege goes by.  It is read
- * at each call; nothing is remembered between calls.
+ * current_user, to which all other privileges apply as well.  It is read in
+ * each call; nothing is remembered between calls.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -20,7 +20,7 @@
 #include "core/scope.h"
 #include "store/rows.h"
 
-/* The identity that the caller acts as: its role, and a label it chooses. */
+/* The caller's identity: its role, and a label that it chooses. */
 Identity
 caller_identity(const char *owner)
 {
@@ -30,8 +30,9 @@ caller_identity(const char *owner)
 }
 
 /*
- * The role that a scope is registered to, InvalidOid if none of that name is
- * there.  Of one that is known by its oid the caller finds out.
+ * The role to which a scope is registered; InvalidOid if it is known by name
+ * and no role has that name.  A role that is known by its oid may have been
+ * dropped; the caller must check that.
  */
 Oid
 scope_role(const ScopeRow *row)
@@ -40,7 +41,7 @@ scope_role(const ScopeRow *row)
 		get_role_oid(NameStr(row->role_name), true);
 }
 
-/* Who may use a scope, read once for many who are asked about. */
+/* Loads who may use a scope, for several calls of access_allows(). */
 ScopeAccess
 scope_access(const char *scope)
 {
@@ -54,9 +55,9 @@ scope_access(const char *scope)
 }
 
 /*
- * Whether a role may acquire, renew and check there: the scope is not
- * registered, or the role is a member of the one that it is registered to.  If
- * that role is gone, only superusers may.
+ * Whether a role may acquire, renew and check in a scope: the scope is not
+ * registered, or the role is a member of the role to which it is registered.
+ * If that role does not exist, only superusers may.
  */
 bool
 access_allows(const ScopeAccess *access, Oid role)
@@ -68,7 +69,7 @@ access_allows(const ScopeAccess *access, Oid role)
 	return has_privs_of_role(role, access->role);
 }
 
-/* The same for one role. */
+/* Likewise, for a single role. */
 bool
 may_use_scope(const char *scope, Oid role)
 {
@@ -85,12 +86,15 @@ require_scope(const char *scope)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied for scope \"%s\"", scope),
-				 errdetail("The scope is registered to a role that role \"%s\" is not a member of.",
+				 errdetail("Role \"%s\" is not a member of the role to which the scope is registered.",
 						   GetUserNameFromId(GetUserId(), false)),
 				 errhint("Ask for membership in that role, or use another scope.")));
 }
 
-/* The same for checking a fence, which the grant's own role may as well. */
+/*
+ * Likewise for checking a fence, which members of the holder's role may do as
+ * well.
+ */
 void
 require_fence_access(const LockRow *lock)
 {
@@ -99,7 +103,7 @@ require_fence_access(const LockRow *lock)
 		require_scope(lock->key.scope);
 }
 
-/* Whether the caller may see what goes on in a scope. */
+/* Whether the caller may see the locks and events of a scope. */
 bool
 may_see_scope(const char *scope)
 {
@@ -107,7 +111,7 @@ may_see_scope(const char *scope)
 		may_use_scope(scope, GetUserId());
 }
 
-/* Raises 42501 unless the caller may act for the ticket's role. */
+/* Raises 42501 unless the caller is a member of the ticket's role. */
 void
 require_ticket_role(const TicketRow *ticket)
 {
@@ -121,8 +125,8 @@ require_ticket_role(const TicketRow *ticket)
 }
 
 /*
- * Whether the caller is a member of the ticket's role, not counting that a
- * superuser may act for everybody.
+ * Whether the caller is a member of the ticket's role.  A superuser counts
+ * only if it is an actual member.
  */
 bool
 owns_ticket(const TicketRow *ticket)

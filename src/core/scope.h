@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * scope.h
- *	  Who calls, and whether it may.
+ *	  The caller's identity and its permissions.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -16,8 +16,8 @@
 /* Who may use a scope. */
 typedef struct ScopeAccess
 {
-	bool		registered;		/* else everybody */
-	Oid			role;			/* InvalidOid: it is gone */
+	bool		registered;		/* if not, everybody may use it */
+	Oid			role;			/* InvalidOid: there is no such role */
 } ScopeAccess;
 
 extern Identity caller_identity(const char *owner);

@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * serverlog.c
- *	  Lines that a DBA finds in the server's log.
+ *	  Lines in the server log for DBAs.
  *
- * What a transaction has done is told when it has committed, so that the log
- * does not speak of what never was; a refused commit is told at once.  Names are
- * what callers chose, so they are quoted as in JSON: a line is one line, and
- * nobody can make up the rest of it.
+ * What a transaction did is logged after it has committed, so that the log
+ * never mentions anything that was rolled back; a refused commit is logged at
+ * once.  Names are chosen by callers, so they are quoted as in JSON: each
+ * entry is a single line, and nobody can forge the rest of it.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -27,10 +27,10 @@
 #include "core/serverlog.h"
 #include "store/clock.h"
 
-/* A line that is due at commit. */
+/* A line to be written at commit. */
 typedef struct LogLine
 {
-	SubTransactionId sub;		/* whose doing it tells of */
+	SubTransactionId sub;		/* the subtransaction that did it */
 	char	   *text;
 } LogLine;
 
@@ -75,7 +75,7 @@ add_holder(StringInfo text, const char *word, const LockRow *lock)
 	appendStringInfo(text, " with fence " INT64_FORMAT, lock->fence);
 }
 
-/* How long a grant lasted that ended then. */
+/* How long a grant lasted that ended at the given time. */
 static int64
 held_ms(const LockRow *lock, TimestampTz ended_at)
 {
@@ -122,7 +122,9 @@ keep_line(StringInfo text)
 	MemoryContextSwitchTo(old_context);
 }
 
-/* A grant to somebody after that of another, or of himself, had lapsed. */
+/*
+ * A grant after the grant of another identity, or of the same one, had lapsed.
+ */
 void
 log_takeover(const LockRow *lapsed, const LockRow *taken)
 {
@@ -138,7 +140,7 @@ log_takeover(const LockRow *lapsed, const LockRow *taken)
 	keep_line(&text);
 }
 
-/* An operator has ended a grant. */
+/* An operator ends a grant. */
 void
 log_break(const LockRow *broken, TimestampTz now)
 {
@@ -159,7 +161,10 @@ write_line(const char *text)
 			(errmsg_internal("%s", text), errhidestmt(true)));
 }
 
-/* A commit is about to be refused because of a stale fence. */
+/*
+ * A commit is refused because of a stale fence; called before the error is
+ * raised.
+ */
 void
 log_refusal(const LockKey *key, int64 fence)
 {
@@ -173,11 +178,11 @@ log_refusal(const LockKey *key, int64 fence)
 }
 
 /* ----------------------------------------------------------------------
- * The transaction's course
+ * End of a transaction
  * ----------------------------------------------------------------------
  */
 
-/* To be called once the transaction has committed.  Must not fail. */
+/* Writes the lines.  Called after the commit, so it must not fail. */
 void
 write_log_lines(void)
 {
@@ -187,6 +192,7 @@ write_log_lines(void)
 		write_line(((LogLine *) lfirst(cell))->text);
 }
 
+/* A subtransaction was committed into its parent. */
 void
 commit_log_sub(SubTransactionId sub, SubTransactionId parent)
 {
@@ -201,6 +207,7 @@ commit_log_sub(SubTransactionId sub, SubTransactionId parent)
 	}
 }
 
+/* A subtransaction was rolled back, together with its lines. */
 void
 abort_log_sub(SubTransactionId sub)
 {
@@ -213,7 +220,7 @@ abort_log_sub(SubTransactionId sub)
 	}
 }
 
-/* The transaction has ended, and with it the memory that the lines are in. */
+/* The transaction has ended, and the memory context of the lines with it. */
 void
 end_log(void)
 {

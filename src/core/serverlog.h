@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * serverlog.h
- *	  Lines that a DBA finds in the server's log.
+ *	  Lines in the server log for DBAs.
  *
  * Copyright (c) 2026, leaselock contributors
  *

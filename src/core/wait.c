@@ -3,14 +3,14 @@
  * wait.c
  *	  Waiting for a turn inside the server.
  *
- * A wait is a series of looks, each a transaction of its own.  Between them
- * the backend sleeps on its latch, with neither a snapshot nor a transaction
- * id.  It holds the ticket's liveness tag all the while, at session level, so
- * that its ticket lives exactly as long as it does.
+ * A wait is a series of looks, each in its own transaction.  Between looks the
+ * backend sleeps on its latch, without a snapshot or a transaction id.
+ * Throughout the wait it holds the ticket's liveness tag at session level, so
+ * that the ticket is alive exactly as long as the backend is.
  *
- * Whoever ends a grant sets the latch of the next waiter after its own locks
- * have been released.  A sleep ends when the holder's lease does, and after a
- * second anyway.
+ * Whoever ends a grant sets the latch of the next waiter after releasing its
+ * own locks.  A sleep also ends when the holder's lease runs out, and after a
+ * second at the latest.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -37,21 +37,21 @@
 /* The first sleep of a waiter while nobody holds the lock. */
 #define MIN_SLEEP_MS	10
 
-/* What a backend that waits for a ticket knows from one look to the next. */
+/* The state of a waiting backend from one look to the next. */
 typedef struct Waiter
 {
 	LockKey		key;
 	pg_uuid_t	ticket;
-	pg_uuid_t	id;				/* what the ticket's tags are made from */
-	Tag			liveness;		/* says that this backend waits for it */
-	TimestampTz until;			/* when its own patience ends */
-	int			flags;			/* for its next look */
-	bool		looking;		/* an error now is one of the look */
-	bool		known;			/* the ticket's row has said that it waits */
-	bool		announced;		/* whoever releases from now on reads that */
-	long		nap;			/* the last short sleep, 0: none */
-	bool		overslept;		/* the last sleep took its whole second */
-	TimestampTz holder_until;	/* of another's grant, NO_TIME: none seen */
+	pg_uuid_t	id;				/* the id used in the ticket's tags */
+	Tag			liveness;		/* advertises that this backend waits */
+	TimestampTz until;			/* end of the time-out of lease_wait */
+	int			flags;			/* for the next look */
+	bool		looking;		/* an error now comes from the look */
+	bool		known;			/* the row has our pid */
+	bool		announced;		/* all later releasers will see that */
+	long		nap;			/* last short sleep in ms; 0: none */
+	bool		overslept;		/* the last sleep lasted a whole second */
+	TimestampTz holder_until;	/* of another's grant; NO_TIME: none seen */
 } Waiter;
 
 /* ----------------------------------------------------------------------
@@ -59,7 +59,7 @@ typedef struct Waiter
  * ----------------------------------------------------------------------
  */
 
-/* How long to wait in one go. */
+/* The longest time to wait in one go. */
 static long
 slice_ms(void)
 {
@@ -69,8 +69,8 @@ slice_ms(void)
 }
 
 /*
- * How long a look may be away at the longest: until the holder's lease, the
- * wait or our own time is over.
+ * The time until the next look is due: when the holder's lease, the wait or
+ * our own time-out ends, or earlier.
  */
 static long
 look_due_ms(const Waiter *waiter, const LeaseAnswer *answer)
@@ -85,8 +85,8 @@ look_due_ms(const Waiter *waiter, const LeaseAnswer *answer)
 }
 
 /*
- * Notices that the client has gone, whatever client_connection_check_interval
- * says.
+ * Detects that the client has gone, whatever client_connection_check_interval
+ * is set to.
  */
 static void
 check_client(void)
@@ -99,7 +99,7 @@ check_client(void)
 	CHECK_FOR_INTERRUPTS();
 }
 
-/* Sleeps until the latch is set; false if the time was over before. */
+/* Sleeps until the latch is set; returns false if the time runs out first. */
 static bool
 sleep_on_latch(long ms)
 {
@@ -114,10 +114,10 @@ sleep_on_latch(long ms)
 }
 
 /*
- * The transaction that kept from a look what it needed, if it is still there:
- * the ticket's tag, to say that we wait; and where it is our turn, all tags of
- * a grant.  Where it is another's turn, whoever has that one's ticket tag takes
- * the turn or gives it up.
+ * Finds the transaction that holds what a look needed, if it is still running:
+ * the ticket tag, to record that we wait; and, if it is our turn, all tags of
+ * a grant.  If it is another waiter's turn, that is the holder of its ticket
+ * tag, who takes the turn or gives it up.
  */
 static VirtualTransactionId
 find_obstacle(const Waiter *waiter, const LeaseAnswer *answer)
@@ -145,7 +145,7 @@ find_obstacle(const Waiter *waiter, const LeaseAnswer *answer)
 
 /*
  * Sleeps until a look is due.  If nobody holds the lock and we did not get it,
- * it is the turn of another, which usually ends soon; if not, back off.
+ * it is the turn of another waiter.  That usually ends soon; if not, back off.
  */
 static void
 sleep_till_look(Waiter *waiter, const LeaseAnswer *answer)
@@ -161,8 +161,8 @@ sleep_till_look(Waiter *waiter, const LeaseAnswer *answer)
 }
 
 /*
- * Says in the log that a turn came by a release and no wake-up: a fault, which
- * the tests look for.
+ * Logs that the turn came through a release without a wake-up.  That is a bug,
+ * which the tests look for.
  */
 static void
 report_lost_wakeup(const Waiter *waiter, const LeaseAnswer *answer)
@@ -180,15 +180,15 @@ report_lost_wakeup(const Waiter *waiter, const LeaseAnswer *answer)
  */
 
 /*
- * One look for a ticket that this backend waits for, in the current
- * transaction.  Interrupts are held, so that an error raised in here is never
- * a cancel: a cancel comes when nothing is going on.  For the same reason the
- * tables are locked before, where that can be cancelled.
+ * One look at a ticket that this backend waits for, in the current
+ * transaction.  Interrupts are held off, so that an error raised in here is
+ * never a cancel: cancels arrive only while nothing is in progress.  For the
+ * same reason the tables are locked beforehand, where that can be cancelled.
  *
- * A cancel that came meanwhile is raised right after, though the look may have
- * got the lock: that is not committed yet.  Left to itself a statement_timeout
- * would strike when the statement is over, and the client get an error that it
- * takes for the answer to its next one.
+ * A cancel that arrived meanwhile is raised immediately afterwards, even if
+ * the look got the lock, because that is not committed yet.  Otherwise a
+ * statement_timeout would fire after the end of the statement, and the client
+ * would take the error for the answer to its next one.
  */
 static void
 look_uninterrupted(Waiter *waiter, LeaseAnswer *answer)
@@ -203,8 +203,8 @@ look_uninterrupted(Waiter *waiter, LeaseAnswer *answer)
 }
 
 /*
- * After a look that left the ticket waiting: commits it, and waits until
- * another is due.  See wait_loop for "releaser".
+ * After a look that left the ticket waiting: commits it, and waits until the
+ * next look is due.  See wait_loop() for "releaser".
  */
 static void
 wait_till_look(Waiter *waiter, VirtualTransactionId releaser,
@@ -242,25 +242,28 @@ wait_till_look(Waiter *waiter, VirtualTransactionId releaser,
 }
 
 /*
- * Looks and sleeps until the ticket waits no more, or the time is over; then
- * the ticket is a polling one again, and that is committed.  Any other answer
- * is given in the transaction of the last look, which is left to be committed.
+ * Looks and sleeps until the ticket no longer waits or the time runs out.  In
+ * the latter case the ticket becomes a polling one again, and that is
+ * committed.  Any other answer comes from the transaction of the last look,
+ * which the caller leaves open to be committed.
  *
- * No wake-up is lost.  Whoever ends a grant takes the name tag in
- * ExclusiveLock, then reads the queue, sets the latch of the first waiter that
- * it finds there once its commit is visible, and keeps the tag until then.  We
- * commit the ticket with our pid, then ask who has the tag in that mode, then
- * look.  Whoever has it at that moment may have read the queue without us: it
- * is the releaser whose end is waited for.  Whoever gave it back before has
- * committed, so the look sees that.  Whoever takes it later finds our ticket,
- * and from then on so does everybody: we are announced, and need not ask again.
+ * No wake-up is lost.  Whoever ends a grant acquires the name tag in
+ * ExclusiveLock, then reads the queue, and sets the latch of the first waiter
+ * found there once its commit is visible; it holds the tag until then.  We
+ * commit the ticket with our pid, then find out who holds the tag in that
+ * mode, then look.  There are three cases.  A session that holds the tag at
+ * that moment may have read the queue without us: it is the releaser, and we
+ * wait for the end of its transaction.  A session that released the tag before
+ * has committed, so the look sees its changes.  A session that acquires the
+ * tag later finds our ticket, as will all others from then on: we are
+ * announced, and need not find out again.
  *
  * A latch that is set while we wait for something else, in a look or its
- * commit, counts for nothing.  That does no harm before a look reads the lock,
- * which the releaser had committed by then.  After that a look that writes
- * nothing waits for nothing more.  One that wrote something may have waited to
- * commit it, so it is followed by another look at once.  That ends, since what
- * a silent look writes is not written again by the next.
+ * commit, is ignored.  Before a look reads the lock this does no harm, because
+ * the releaser had committed by then.  After that, a look that writes nothing
+ * does not wait any more.  A look that has written something may have waited
+ * to commit it, so another look follows at once.  This ends, because a silent
+ * look does not repeat what the previous one wrote.
  */
 static void
 wait_loop(Waiter *waiter, LeaseAnswer *answer)
@@ -285,9 +288,9 @@ wait_loop(Waiter *waiter, LeaseAnswer *answer)
 		if (answer->state == LEASE_WAITING && waiter->until <= answer->now)
 		{
 			/*
-			 * The ticket lives on without us, by this sign of life.  It
-			 * counts once it is committed, which must be before our liveness
-			 * tag goes.
+			 * This sign of life keeps the ticket alive without us.  It counts
+			 * once it has been committed, which must happen before we release
+			 * the liveness tag.
 			 */
 			lease_look(&waiter->ticket, LOOK_MAY_WAIT, answer);
 			MemoryContextSwitchTo(caller_context);
@@ -302,7 +305,10 @@ wait_loop(Waiter *waiter, LeaseAnswer *answer)
 	MemoryContextSwitchTo(caller_context);
 }
 
-/* The waiter for the ticket that an acquisition is going to get. */
+/*
+ * Initializes the waiter for the ticket that an acquisition is going to
+ * create.
+ */
 static void
 attend_request(Waiter *waiter, const LeaseEvent *event)
 {
@@ -313,10 +319,10 @@ attend_request(Waiter *waiter, const LeaseEvent *event)
 }
 
 /*
- * Locks a table until the transaction ends, so that the extension stays.  If it
- * was dropped and created again since the key was made, the ticket has to be one
- * of the present extension, and others have to see by that one's tags that we
- * are alive.
+ * Locks a table until the transaction ends, so that the extension cannot be
+ * dropped.  If the extension has been dropped and created again since the key
+ * was computed, the ticket must belong to the new extension, and others must
+ * be able to see from the new tags that we are alive.
  */
 static void
 renew_request(Waiter *waiter, LeaseEvent *event)
@@ -332,9 +338,9 @@ renew_request(Waiter *waiter, LeaseEvent *event)
 }
 
 /*
- * Acquires a ticket to wait for, within the time that the call gives it, behind
- * transactions that keep the queue or the ticket too.  Each round is a
- * transaction of its own, so that no snapshot is held between them.
+ * Acquires a ticket to wait for, within the time that the call allows, even
+ * while other transactions hold the queue tag or the ticket tag.  Each round
+ * is a transaction of its own, so that no snapshot is held in between.
  */
 static void
 acquire_ticket(Waiter *waiter, LeaseEvent *event, int64 wait_us,
@@ -371,9 +377,9 @@ acquire_ticket(Waiter *waiter, LeaseEvent *event, int64 wait_us,
  */
 
 /*
- * After an error that struck between looks: in a transaction of its own gives
- * the ticket up, or (lease_wait) makes it a polling one again.  If that fails
- * too, the ticket dies with our liveness tag.
+ * Cleans up after an error between looks: in its own transaction, gives the
+ * ticket up or (lease_wait) makes it a polling one again.  If that fails too,
+ * the ticket dies with our liveness tag.
  */
 static void
 tidy_after_error(const pg_uuid_t *uuid, bool give_up)
@@ -399,8 +405,8 @@ tidy_after_error(const pg_uuid_t *uuid, bool give_up)
 }
 
 /*
- * The first part of an acquisition that waits.  After it the ticket, if there
- * is one, is committed.
+ * The first part of an acquisition that waits.  Afterwards the ticket, if
+ * there is one, is committed.
  */
 static void
 begin_acquired_wait(Waiter *waiter, LeaseEvent *event, int64 wait_us,
@@ -410,17 +416,17 @@ begin_acquired_wait(Waiter *waiter, LeaseEvent *event, int64 wait_us,
 	waiter->ticket = answer->ticket.ticket;
 	if (answer->state != LEASE_WAITING)
 		return;
-	/* mostly it says already that this backend waits */
+	/* usually the row already says that this backend waits */
 	if (answer->ticket.waiter_pid == MyProcPid)
 		waiter->flags |= LOOK_SILENT;
 	SPI_commit();
 }
 
 /*
- * Waits until the ticket does not wait any more.  With an event the ticket is
- * acquired first, and given up if an error ends the wait.  The caller has
- * connected to SPI non-atomically.  Raises what ends a statement: cancel,
- * time-outs, termination.
+ * Waits until the ticket no longer waits.  With an event, acquires the ticket
+ * first, and gives it up if an error ends the wait.  The caller has connected
+ * to SPI non-atomically.  Raises whatever ends a statement: cancellation,
+ * time-outs, termination; and what lease_look() and lease_try_acquire() raise.
  */
 static void
 wait_for_turn(Waiter *waiter, LeaseEvent *event, int64 wait_us,
@@ -458,8 +464,9 @@ wait_for_turn(Waiter *waiter, LeaseEvent *event, int64 wait_us,
 }
 
 /*
- * Waits for a ticket to have its turn, until a time at the most.  If an error
- * ends the wait, the ticket stays in the queue.
+ * Waits for a ticket's turn, at most until the given time.  If an error ends
+ * the wait, the ticket stays in the queue.  The caller has connected to SPI
+ * non-atomically.  Raises what wait_for_turn() raises.
  */
 void
 wait_for_ticket(const TicketRow *ticket, TimestampTz until,
@@ -477,8 +484,10 @@ wait_for_ticket(const TicketRow *ticket, TimestampTz until,
 
 /*
  * Acquires a lock, waiting for its turn in the queue.  If an error ends the
- * wait, the ticket is given up.  A request id that is another identity's is
- * refused before anything says that this backend waits for its ticket.
+ * wait, the ticket is given up.  A request id of another identity is refused
+ * before this backend advertises that it waits for that ticket.  The caller
+ * has connected to SPI non-atomically.  Raises 42501, LS002 and what
+ * wait_for_turn() raises.
  */
 void
 acquire_and_wait(LeaseEvent *event, int64 wait_us, LeaseAnswer *answer)

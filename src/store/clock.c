@@ -1,10 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * clock.c
- *	  The server's wall clock, and the readings that fences are made from.
+ *	  The server's wall clock, and the clock readings used for fences.
  *
- * An operation on a lock reads the clock after the lock's row, and again each
- * time it has read that anew; it judges everything by the last reading.
+ * An operation on a lock reads the clock after reading the lock's row, and
+ * again after each time that it rereads the row.  It judges everything by the
+ * last reading.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -22,8 +23,8 @@
 #define FENCE_EPOCH			(INT64CONST(7305) * USECS_PER_DAY)
 
 /*
- * How far a new timeline puts fences ahead: more than the clocks of two
- * servers may reasonably differ by.
+ * How far a new timeline advances the fences: more than the clocks of two
+ * servers are likely to differ.
  */
 #define FENCE_PER_TIMELINE	(INT64CONST(64) * USECS_PER_SEC)
 
@@ -35,9 +36,10 @@ wall_clock(void)
 
 /*
  * Reads the clock for a lock whose time has already reached not_before
- * (DT_NOBEGIN: a new lock).  A clock stepped back by up to max_lease does not
- * run the lock's time backwards, so that it revives no lease; a larger step
- * is followed, or one bad clock would pin the lock.
+ * (DT_NOBEGIN for a new lock).  If the clock was set back by up to max_lease,
+ * the lock's time does not go back, so that no lapsed lease is revived.  A
+ * larger step is followed, because otherwise one wrong clock would freeze the
+ * lock.
  */
 TimestampTz
 clock_read(TimestampTz not_before)
@@ -50,7 +52,9 @@ clock_read(TimestampTz not_before)
 	return now;
 }
 
-/* Milliseconds from now until then, rounded up; 0 if that is past. */
+/*
+ * Milliseconds from now until the given time, rounded up; 0 if it has passed.
+ */
 int64
 clock_remaining_ms(TimestampTz until, TimestampTz now)
 {
@@ -60,15 +64,15 @@ clock_remaining_ms(TimestampTz until, TimestampTz now)
 }
 
 /*
- * The fences' clock: microseconds, and a term that puts a promoted standby,
- * and a recovery to a point in time, ahead of what they lost.
+ * The fences' clock: microseconds, plus a term that puts the fences of a
+ * promoted standby or a point-in-time recovery ahead of those that were lost.
  */
 int64
 fence_reading(void)
 {
-	/* asserted by GetWALInsertionTimeLine, and it sets what that returns */
+	/* GetWALInsertionTimeLine() asserts this, and this call sets its result */
 	if (RecoveryInProgress())
-		elog(ERROR, "cannot give a fence during recovery");
+		elog(ERROR, "cannot issue a fence during recovery");
 	return wall_clock() - FENCE_EPOCH +
 		FENCE_PER_TIMELINE * GetWALInsertionTimeLine();
 }

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * clock.h
- *	  The server's wall clock, and the readings that fences are made from.
+ *	  The server's wall clock, and the clock readings used for fences.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -13,8 +13,8 @@
 #include "datatype/timestamp.h"
 
 /*
- * No fence is beyond this.  What a restore may bring in ends at half of it, as
- * the constraints of the tables say, so that it cannot use up the rest.
+ * The upper limit of fences.  The constraints of the tables allow only half of
+ * this, so that restored rows cannot use up all fences.
  */
 #define MAX_FENCE	(INT64CONST(1) << 62)
 

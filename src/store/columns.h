@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * columns.h
- *	  Columns of a row in arrays "values" and "nulls", numbered from 1.
+ *	  Access to columns by number in the arrays "values" and "nulls".
  *
- * For the files that turn rows into structs and back, which name their arrays
- * so.
+ * For the files that convert rows to structs and back.  They must give their
+ * arrays these names.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -28,13 +28,13 @@
 		values[(column) - 1] = (condition) ? (value) : (Datum) 0; \
 	} while (0)
 
-/* A text with the short header that it gets in a row anyway. */
+/* A text with the short varlena header that it has in a stored row. */
 typedef struct ShortText
 {
 	char		data[VARATT_SHORT_MAX];
 } ShortText;
 
-/* A text as a value to be stored; it is in *room if there is enough of it. */
+/* A text as a datum to be stored: in *room if it fits, otherwise palloc'd. */
 static inline Datum
 text_value(ShortText *room, const char *text)
 {

@@ -1,13 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * events.c
- *	  The rows of leaselock.events: what became of leases, append only.
+ *	  The rows of leaselock.events: the history of leases, append only.
  *
- * An event is known by its transaction and its number in that.  So there is
- * nothing that two sessions would have to agree on, as they would on the next
- * value of a sequence, and the key cannot conflict; and since readers go by the
- * same pair, they need nothing else.  A subtransaction that is rolled back
- * leaves a gap.
+ * An event is identified by its transaction and its number within that
+ * transaction.  Sessions therefore need not agree on a next number, as they
+ * would with a sequence, and keys cannot conflict.  Readers use the same pair
+ * as their cursor.  A subtransaction that is rolled back leaves a gap.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -64,7 +63,7 @@ static const char *const kind_names[] = {
 	[CHANGE_DEADLOCK] = "deadlock"
 };
 
-/* The name of a kind, as in the contract of lease_events.kind. */
+/* The name of a kind, as lease_events.kind shows it. */
 const char *
 change_kind_name(ChangeKind kind)
 {
@@ -79,7 +78,7 @@ read_kind(const char *name)
 		if (strcmp(kind_names[i], name) == 0)
 			return (ChangeKind) i;
 	}
-	store_report_row(REL_EVENTS, "The kind is none.");
+	store_report_row(REL_EVENTS, "The kind is unknown.");
 	return CHANGE_GRANTED;		/* not reached */
 }
 
@@ -89,8 +88,8 @@ read_kind(const char *name)
  */
 
 /*
- * Gives an event its place behind the others of this transaction.  The number
- * does not go back with a subtransaction, so no pair is given twice.
+ * Assigns the next number within this transaction to an event.  The number is
+ * not reset when a subtransaction is rolled back, so no pair is used twice.
  */
 static void
 draw_place(EventRow *event)
@@ -106,9 +105,10 @@ draw_place(EventRow *event)
 }
 
 /*
- * Tells sessions which remember that the table is empty.  Should one not hear
- * of it, because the first transaction was rolled back, it leaves old events to
- * others.
+ * Invalidates what other sessions remember, namely that the table is empty,
+ * when the first row is written.  If a session misses the message because the
+ * writing transaction was rolled back, it leaves old events to other sessions
+ * to remove.
  */
 static void
 announce_first(const RowVersion *version)
@@ -123,7 +123,7 @@ announce_first(const RowVersion *version)
 	store_close_table(rel);
 }
 
-/* Adds an event; sets its place, version and recorded_at. */
+/* Adds an event; sets its xid, id, recorded_at and version. */
 void
 store_add_event(EventRow *event)
 {
@@ -152,7 +152,10 @@ store_add_event(EventRow *event)
 	announce_first(&event->version);
 }
 
-/* False if another session is removing it.  Nobody ever changes an event. */
+/*
+ * Returns false if another session is removing the event.  Events are never
+ * updated.
+ */
 bool
 store_try_delete_event(RowVersion *version)
 {
@@ -197,16 +200,16 @@ read_event(HeapTuple tuple, TupleDesc desc, EventRow *event)
 }
 
 /*
- * What is behind a cursor is read in two scans: the rest of the cursor's
- * transaction, and the later ones.  One scan over both would begin with all of
- * that transaction, each time again.
+ * Events after a cursor are read in two scans: the rest of the cursor's
+ * transaction, then the later transactions.  A single scan over both would
+ * start at the beginning of the cursor's transaction each time.
  */
 struct EventScan
 {
 	TableScan  *scan;
-	bool		has_rest;		/* the first scan is under way */
-	FullTransactionId after;	/* where the second begins */
-	FullTransactionId horizon;	/* where it ends, Invalid: at the last event */
+	bool		has_rest;		/* the first scan is in progress */
+	FullTransactionId after;	/* the second scan starts after this */
+	FullTransactionId horizon;	/* and ends before this; Invalid: no end */
 };
 
 static void
@@ -238,8 +241,8 @@ open_later(EventScan *events)
 }
 
 /*
- * Begins to read behind a cursor, up to the first transaction that is not
- * before the horizon; InvalidFullTransactionId: everything.
+ * Starts a scan of the events after a cursor.  It ends before the first
+ * transaction at or after the horizon; InvalidFullTransactionId means no end.
  */
 EventScan *
 store_open_events(const EventCursor *after, FullTransactionId horizon)
@@ -257,7 +260,7 @@ store_open_events(const EventCursor *after, FullTransactionId horizon)
 	return events;
 }
 
-/* The next event into *event; false at the end. */
+/* Reads the next event into *event; returns false at the end. */
 bool
 store_next_event(EventScan *events, EventRow *event)
 {
@@ -278,7 +281,7 @@ store_next_event(EventScan *events, EventRow *event)
 	return true;
 }
 
-/* Closes a scan of events, at its end or before. */
+/* Ends a scan of events, whether or not it has reached the end. */
 void
 store_close_events(EventScan *events)
 {
@@ -296,8 +299,8 @@ read_event_version(HeapTuple tuple, TupleDesc desc)
 }
 
 /*
- * The events on a random page of the table that were written before (RowVersion
- * *).
+ * The versions (RowVersion *) of the events on a random page of the table that
+ * were recorded before the given time.
  */
 List *
 store_sample_events(TimestampTz before, int *seen)

@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * floor.c
- *	  The row of leaselock.floor, and the fences that are given above it.
+ *	  The row of leaselock.floor, and the fences issued above it.
  *
- * A fence is a hybrid logical clock reading: greater than the lock's last one
- * and than the floor.  The clock, which runs on above the floor as well, keeps
- * a number that was shown and rolled back from being handed out again, and
- * carries on after a restore.
+ * A fence is the reading of a hybrid logical clock: greater than the lock's
+ * last fence and greater than the floor.  Because the clock also advances
+ * above the floor, a number that was shown by a call that was rolled back is
+ * not issued again, and fences continue to grow after a restore.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -32,10 +32,13 @@ enum
 	FLOOR_COLUMNS = FLOOR_READING
 };
 
-/* How far fence_bump raises the floor: more than a clock is likely to be off. */
+/*
+ * How far fence_bump() raises the floor: more than a clock is likely to be
+ * wrong.
+ */
 #define BUMP_US		(INT64CONST(366) * USECS_PER_DAY)
 
-/* No fence is given at or below a floor, see the install script. */
+/* No fence is issued at or below the floor; see the install script. */
 typedef struct FenceFloor
 {
 	int64		fence;			/* 0: it was never raised */
@@ -76,11 +79,14 @@ read_floor(HeapTuple tuple, TupleDesc desc)
 	row.reading = DatumGetInt64(VALUE(FLOOR_READING));
 	if (row.fence < 0 || row.fence > MAX_FENCE ||
 		row.reading < 0 || row.reading > MAX_FENCE)
-		store_report_row(REL_FLOOR, "A number is out of its bounds.");
+		store_report_row(REL_FLOOR, "A number is out of range.");
 	return row;
 }
 
-/* The floor, and into *version where its row is, if there is one. */
+/*
+ * Reads the floor, and the version of its row into *version (an invalid tid if
+ * there is no row).
+ */
 static FenceFloor
 load_floor(RowVersion *version)
 {
@@ -105,7 +111,11 @@ save_floor(const FenceFloor *floor, RowVersion *version)
 	bool		nulls[FLOOR_COLUMNS];
 
 	SET(FLOOR_FENCE, Int64GetDatum(floor->fence));
-	/* a clock before 2020 has negative readings, which the table does not */
+
+	/*
+	 * a clock before 2020 gives negative readings, which the constraint
+	 * rejects
+	 */
 	SET(FLOOR_READING, Int64GetDatum(Max(floor->reading, 0)));
 	store_write_row(REL_FLOOR, values, nulls, version);
 }
@@ -115,12 +125,12 @@ report_no_fence(void)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-			 errmsg("no greater fence is left"),
-			 errdetail("The last fence, the floor or the clock has reached the greatest fence, " INT64_FORMAT ".",
+			 errmsg("no greater fence is available"),
+			 errdetail("The last fence, the floor or the clock has reached the greatest possible fence, " INT64_FORMAT ".",
 					   MAX_FENCE)));
 }
 
-/* Raises 54000 if there is none. */
+/* The next fence.  Raises 54000 if the fences are used up. */
 static int64
 next_fence(int64 last, const FenceFloor *floor)
 {
@@ -133,8 +143,9 @@ next_fence(int64 last, const FenceFloor *floor)
 }
 
 /*
- * The floor, as long as nobody has announced another.  Whoever raises it to
- * remove a lock's row holds the name tag of that lock until all have been told.
+ * The floor, cached until another session announces a change.  Whoever raises
+ * the floor to remove a lock's row holds that lock's name tag until all
+ * sessions have received the announcement.
  */
 static FenceFloor
 remember_floor(void)
@@ -147,20 +158,27 @@ remember_floor(void)
 	if (present != remembered_at)
 	{
 		floor = load_floor(&version);
-		/* not a later one: what is announced meanwhile may be missing */
+
+		/*
+		 * not store_generation() again: an announcement since then may be
+		 * missing from what was read
+		 */
 		remembered_at = present;
 	}
 	return floor;
 }
 
-/* The floor of all fences, 0 if it was never raised. */
+/* The floor of all fences; 0 if it has never been raised. */
 int64
 store_load_floor(void)
 {
 	return remember_floor().fence;
 }
 
-/* The next fence of a lock, given its last one.  Raises 54000 if there is none. */
+/*
+ * The next fence of a lock, given its last one.  Raises 54000 if the fences
+ * are used up.
+ */
 int64
 store_next_fence(int64 last)
 {
@@ -169,7 +187,10 @@ store_next_fence(int64 last)
 	return next_fence(last, &floor);
 }
 
-/* Puts the floor at or above a fence.  The caller holds the floor tag. */
+/*
+ * Raises the floor to at least the given fence.  The caller holds the floor
+ * tag.
+ */
 void
 store_cover_fence(int64 fence)
 {
@@ -182,8 +203,9 @@ store_cover_fence(int64 fence)
 }
 
 /*
- * Raises the floor by a year's worth, above "newest" as well, and returns it.
- * The caller holds the floor tag.  Raises 54000 if there is no room.
+ * Raises the floor by a year's worth of fences, above "newest" as well, and
+ * returns it.  The caller holds the floor tag.  Raises 54000 if the fences are
+ * used up.
  */
 int64
 store_bump_floor(int64 newest)

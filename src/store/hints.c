@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * hints.c
- *	  The rows of leaselock.blockers, which identity stands in whose way, and
- *	  of leaselock.queues, whether anybody waits at all.
+ *	  The rows of leaselock.blockers, which say which identity blocks others,
+ *	  and of leaselock.queues, which say whether anybody waits at all.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -64,8 +64,8 @@ scan_blockers(ScanKey keys, int nkeys, int count)
 }
 
 /*
- * Locks that a waiter found this identity to hold (Blocker *).  Hints: check
- * each.
+ * The locks that a waiter found this identity to hold (Blocker *).  These are
+ * hints: the caller must check each.
  */
 List *
 store_list_blocked(const Identity *who)
@@ -77,7 +77,7 @@ store_list_blocked(const Identity *who)
 	return scan_blockers(keys, 2, PG_INT32_MAX);
 }
 
-/* All such hints, up to "count" (Blocker *). */
+/* Up to "count" of all these hints (Blocker *). */
 List *
 store_list_blockers(int count)
 {
@@ -90,10 +90,11 @@ store_list_blockers(int count)
  */
 
 /*
- * Whether a ticket may be in the queue of any lock in this database.  Many have
- * no queue, and this is asked at every acquisition and release.  The answer is
- * remembered until rows of the table are announced, which is before the commit
- * of the first ticket in a queue has given back its tags.
+ * Whether any lock in this database may have a ticket in its queue.  Many
+ * databases have no queues, and every acquisition and release asks this.  The
+ * answer is cached until a change of the table is announced.  The announcement
+ * arrives before the transaction that queued the first ticket releases its
+ * tags.
  */
 bool
 store_has_queues(void)
@@ -108,15 +109,20 @@ store_has_queues(void)
 	scan = store_open_scan(REL_QUEUES, REL_NONE, NULL, 0);
 	has_queues = HeapTupleIsValid(store_next_row(scan, ForwardScanDirection));
 	store_close_scan(scan);
-	/* not a later one: what is announced meanwhile may be missing */
+
+	/*
+	 * not store_generation() again: an announcement since then may be missing
+	 * from what was read
+	 */
 	remembered_at = present;
 	return has_queues;
 }
 
 /*
- * Says that there are queues, for a ticket that is about to be put into one.
- * The caller holds the queues tag, or has found that it is busy and somebody may
- * be about to say that there is none: then one more row is needed in any case.
+ * Records that there are queues, before a ticket is put into one.  The caller
+ * holds the queues tag, or has found it busy.  In the latter case another
+ * transaction may be about to record that there are none, so a further row is
+ * needed in any case.
  */
 void
 store_announce_queues(bool in_any_case)
@@ -132,7 +138,7 @@ store_announce_queues(bool in_any_case)
 	store_write_row(REL_QUEUES, values, nulls, &version);
 }
 
-/* What says at this moment that there are queues (RowVersion *). */
+/* The rows that currently record that there are queues (RowVersion *). */
 List *
 store_list_queues(void)
 {
@@ -152,9 +158,10 @@ store_list_queues(void)
 }
 
 /*
- * Says that there are no queues any more.  The caller holds the queues tag in
- * ExclusiveLock, has listed these rows under it, and then has found no ticket in
- * a queue.  A row that is there by now and was not then has come with a ticket.
+ * Records that there are no more queues.  The caller holds the queues tag in
+ * ExclusiveLock, has listed these rows under it, and has then found no ticket
+ * in any queue.  A row that appeared after the listing was added together with
+ * a ticket, and stays.
  */
 void
 store_forget_queues(List *rows)
@@ -170,7 +177,7 @@ store_forget_queues(List *rows)
  * ----------------------------------------------------------------------
  */
 
-/* Notes that an identity holds a lock that others queue for. */
+/* Records that an identity holds a lock that others queue for. */
 void
 store_note_blocker(const Identity *who, const LockKey *key)
 {
@@ -193,8 +200,8 @@ store_note_blocker(const Identity *who, const LockKey *key)
 }
 
 /*
- * Removes such notes when the identity loses the lock.  The caller holds the
- * name tag in NAME_CHANGE, so that nobody else removes them.
+ * Removes these records when the identity loses the lock.  The caller holds
+ * the name tag in ExclusiveLock, so that nobody else removes them.
  */
 void
 store_forget_blocker(const Identity *who, const LockKey *key)

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * installation.c
- *	  Which installation of the extension this is.
+ *	  The identity of this installation of the extension.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -17,7 +17,9 @@
 #include "store/installation.h"
 #include "store/table.h"
 
-/* What the row says, and what was known of the tables when it was read. */
+/*
+ * The contents of the row, and the generation of the tables when it was read.
+ */
 static Installation installation;
 static uint64 read_in_generation = 0;
 
@@ -35,7 +37,7 @@ read_row(HeapTuple tuple, TupleDesc desc)
 		installation.home.data[i] ^= ((unsigned char *) &database)[i];
 	secret = DatumGetByteaPP(values[1]);
 	if (VARSIZE_ANY_EXHDR(secret) != sizeof(installation.secret))
-		store_report_table(REL_INSTALLATION, "its secret is too short");
+		store_report_table(REL_INSTALLATION, "the secret is too short");
 	memcpy(installation.secret, VARDATA_ANY(secret),
 		   sizeof(installation.secret));
 	for (int i = 0; i < (int) sizeof(Oid); i++)
@@ -43,10 +45,12 @@ read_row(HeapTuple tuple, TupleDesc desc)
 }
 
 /*
- * The row of leaselock.installation.  It is never changed, so it is as good as
- * the table that it was read from.  A copy that CREATE DATABASE makes has the
- * same row and another oid; pg_upgrade keeps the oid.  So the oid goes into the
- * id and the secret: what the copy took over from the original is not its own.
+ * Loads the row of leaselock.installation.  It never changes, so it is valid
+ * for as long as the table is the same.  A copy made by CREATE DATABASE has
+ * the same row but another database oid, while pg_upgrade keeps the oid.  The
+ * oid is therefore mixed into the id and the secret, so that a copy does not
+ * take the original's holders for its own.  Raises 55000 if the table is not
+ * as expected.
  */
 const Installation *
 store_load_installation(void)
@@ -58,15 +62,19 @@ store_load_installation(void)
 
 	if (read_in_generation == present)
 		return &installation;
-	/* a call's arguments may need it, before the call has begun */
+	/* a call's arguments may need this before the call has begun */
 	modes = store_interrupt_call();
 	scan = store_open_scan(REL_INSTALLATION, REL_NONE, NULL, 0);
 	tuple = store_next_row(scan, ForwardScanDirection);
 	if (!HeapTupleIsValid(tuple))
-		store_report_table(REL_INSTALLATION, "it is empty");
+		store_report_table(REL_INSTALLATION, "the table is empty");
 	read_row(tuple, RelationGetDescr(scan->rel));
 	installation.number++;
-	/* not a later one: what is announced meanwhile may be missing */
+
+	/*
+	 * not store_event_generation() again: an announcement since then may be
+	 * missing from what was read
+	 */
 	read_in_generation = present;
 	store_close_scan(scan);
 	store_resume_call(modes);

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * installation.h
- *	  Which installation of the extension this is.
+ *	  The identity of this installation of the extension.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -15,9 +15,9 @@
 /* The row of leaselock.installation, see the install script. */
 typedef struct Installation
 {
-	pg_uuid_t	home;			/* its id, and the oid of this database */
-	unsigned char secret[16];	/* the key of hashes that others can see */
-	uint32		number;			/* which one this session has met */
+	pg_uuid_t	home;			/* its id, mixed with this database's oid */
+	unsigned char secret[16];	/* key for hashes that others can see */
+	uint32		number;			/* counts the installations that we met */
 } Installation;
 
 extern const Installation *store_load_installation(void);

@@ -46,7 +46,7 @@ enum
 	LOCKS_COLUMNS = LOCKS_OWNER
 };
 
-/* A lock that nobody holds, without a row. */
+/* Sets *lock to a lock that nobody holds and that has no row. */
 static void
 set_unknown(LockRow *lock, const LockKey *key)
 {
@@ -60,9 +60,10 @@ set_unknown(LockRow *lock, const LockKey *key)
 }
 
 /*
- * A row that was written by another installation came here in a dump, or with
- * the database that this one is a copy of.  Only its fence counts: nobody holds
- * a lock because of a restore, and the time in it is that of another server.
+ * A row written by another installation came here in a dump, or with the
+ * database of which this one is a copy.  Only its fence counts: a restore does
+ * not make anybody hold a lock, and the times in the row are those of another
+ * server.
  */
 static void
 forget_foreign_holder(LockRow *lock, const pg_uuid_t *home)
@@ -78,19 +79,21 @@ forget_foreign_holder(LockRow *lock, const pg_uuid_t *home)
 	lock->fence = fence;
 }
 
-/* A restore, too, writes rows, so they are judged again when they are read. */
+/* Restores write rows too, so rows are checked again when they are read. */
 static void
 check_lock(const LockRow *lock)
 {
 	if (lock->fence < 0 || lock->fence > MAX_FENCE)
-		store_report_row(REL_LOCKS, "The fence is out of its bounds.");
+		store_report_row(REL_LOCKS, "The fence is out of range.");
 	if (lock->passed < 0 || lock->passed > MAX_FENCE || lock->tickets < 0)
-		store_report_row(REL_LOCKS, "A count is out of its bounds.");
+		store_report_row(REL_LOCKS, "A count is out of range.");
 	if (OidIsValid(lock->holder.role) && lock->holder.owner == NULL)
-		store_report_row(REL_LOCKS, "The role of the holder has no owner.");
+		store_report_row(REL_LOCKS, "The holder has a role but no owner label.");
 }
 
-/* The key of a row; "expected" saves hashing it where it is that one. */
+/*
+ * The key of a row.  If it equals "expected", its hash need not be computed.
+ */
 static LockKey
 row_key(const char *scope, const char *name, const LockKey *expected)
 {
@@ -104,7 +107,7 @@ row_key(const char *scope, const char *name, const LockKey *expected)
 	return key;
 }
 
-/* The key that is expected of the row may be given, to save some work. */
+/* "expected" is the key that the row should have, or NULL if unknown. */
 static void
 read_lock(HeapTuple tuple, TupleDesc desc, const LockKey *expected,
 		  LockRow *lock)
@@ -137,7 +140,10 @@ read_lock(HeapTuple tuple, TupleDesc desc, const LockKey *expected,
 	forget_foreign_holder(lock, DatumGetUUIDP(VALUE(LOCKS_HOME)));
 }
 
-/* Up to "count" locks that an index scan finds, in the order of (scope, name). */
+/*
+ * Appends the locks that an index scan finds, in the order of (scope, name),
+ * until the list has "count" elements.
+ */
 static List *
 scan_locks(List *rows, ScanKey keys, int nkeys, int count)
 {
@@ -161,10 +167,10 @@ scan_locks(List *rows, ScanKey keys, int nkeys, int count)
  * ----------------------------------------------------------------------
  */
 
-/* Where this session saw locks, by the hashes of their keys. */
+/* Where this session saw locks, by the hash of their keys. */
 static Place places[PLACES];
 
-/* Reads the row of the key that is in *lock already, or another. */
+/* Reads a row that should have the key in *lock. */
 static void
 read_expected(HeapTuple tuple, TupleDesc desc, void *lock)
 {
@@ -173,7 +179,10 @@ read_expected(HeapTuple tuple, TupleDesc desc, void *lock)
 	read_lock(tuple, desc, &expected, (LockRow *) lock);
 }
 
-/* Loads a lock from there; false if its row is not there. */
+/*
+ * Loads a lock from the place where it was last seen; returns false if it is
+ * not there.
+ */
 static bool
 load_from_noted_place(const LockKey *key, LockRow *lock)
 {
@@ -186,8 +195,8 @@ load_from_noted_place(const LockKey *key, LockRow *lock)
 }
 
 /*
- * Loads a lock's row into *lock; without one, *lock is a free lock that has
- * no row.  The key must not be the one in *lock.
+ * Loads a lock's row into *lock.  If there is none, *lock becomes a free lock
+ * without a row.  "key" must not point to the key in *lock.
  */
 void
 store_load_lock(const LockKey *key, LockRow *lock)
@@ -218,8 +227,9 @@ store_load_lock(const LockKey *key, LockRow *lock)
  */
 
 /*
- * Begins to read the locks that have a holder, in no order: through an index
- * whose order is not that of the table every page would be visited many times.
+ * Starts a scan of the locks that have a holder, in no particular order.  An
+ * index scan in another order than that of the table would visit every page
+ * many times.
  */
 TableScan *
 store_open_held(void)
@@ -228,9 +238,9 @@ store_open_held(void)
 }
 
 /*
- * The next of them into *lock; false at the end.  Most locks may be idle, so
- * the holder is looked at before the rest of a row.  To be closed with
- * store_close_scan.
+ * Reads the next lock that has a holder into *lock; returns false at the end.
+ * Most locks may be idle, so the holder's column is tested before the rest of
+ * a row is deformed.  The caller ends the scan with store_close_scan().
  */
 bool
 store_next_held(TableScan *scan, LockRow *lock)
@@ -249,8 +259,8 @@ store_next_held(TableScan *scan, LockRow *lock)
 }
 
 /*
- * The locks that an identity holds (LockRow *), lapsed or not, in no order; in
- * one scope or (NULL) in all.
+ * The locks that an identity holds (LockRow *), lapsed or not, in no
+ * particular order; those of one scope, or of all (NULL).
  */
 List *
 store_list_held(const Identity *who, const char *scope)
@@ -276,7 +286,7 @@ store_list_held(const Identity *who, const char *scope)
 	return rows;
 }
 
-/* The locks of a scope. */
+/* The locks of a scope (LockRow *). */
 List *
 store_list_scope(const char *scope)
 {
@@ -287,8 +297,8 @@ store_list_scope(const char *scope)
 }
 
 /*
- * Up to "count" locks in the order of (scope, name), the first behind *after;
- * NULL: from the beginning.
+ * Up to "count" locks (LockRow *) in the order of (scope, name), starting
+ * after *after, or at the beginning if that is NULL.
  */
 List *
 store_next_locks(const LockKey *after, int count)
@@ -316,7 +326,10 @@ read_idle_lock(HeapTuple tuple, TupleDesc desc)
 	return lock;
 }
 
-/* The locks on a random page of the table that were last changed before. */
+/*
+ * The locks (LockRow *) on a random page of the table that were last changed
+ * before the given time.
+ */
 List *
 store_sample_locks(TimestampTz before, int *seen)
 {
@@ -358,7 +371,10 @@ store_save_lock(LockRow *lock)
 	remember_lock(lock);
 }
 
-/* The caller holds the name tag in NAME_CHANGE, and the queue tag. */
+/*
+ * Removes a lock's row.  The caller holds the name tag and the queue tag in
+ * ExclusiveLock, and the row is the current version.
+ */
 void
 store_delete_lock(LockRow *lock)
 {

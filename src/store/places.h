@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * places.h
- *	  Where this session saw rows.
+ *	  Where this session last saw rows.
  *
- * Mostly one session at a time works on a lock or a ticket, and needs no index
- * to find its row again.  A place is a hint: whoever uses it looks at what is
- * there.
+ * Usually only one session at a time works on a lock or ticket, and can find
+ * its row again without an index.  A place is a hint: the caller checks the
+ * row that it finds there.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -21,7 +21,7 @@
 typedef struct Place
 {
 	uint64		hash;
-	ItemPointerData tid;		/* invalid: none was seen yet */
+	ItemPointerData tid;		/* invalid: no row seen yet */
 } Place;
 
 static inline void
@@ -33,7 +33,7 @@ note_place(Place *places, uint64 hash, const ItemPointerData *tid)
 	place->tid = *tid;
 }
 
-/* False if no place is noted for the hash. */
+/* Returns false if no place is known for the hash. */
 static inline bool
 find_place(const Place *places, uint64 hash, ItemPointerData *tid)
 {

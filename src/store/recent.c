@@ -1,18 +1,20 @@
 /*-------------------------------------------------------------------------
  *
  * recent.c
- *	  Rows as this session wrote them last.
+ *	  Rows as this session last wrote them, or read them to check a fence.
  *
- * Who gives a lock back is mostly the session that took it, and who takes it
- * next is often the one that gave it back.  Neither need read the rows that it
- * has written to know which tags to take: once it has those, it asks whether
- * the rows are still the versions that it remembers (store_is_current).  Until
- * then, what is recalled here is as old as it may be, and may have been rolled
- * back: it is good for choosing tags, and for nothing that is answered.
+ * A lock is usually released by the session that acquired it, and often
+ * acquired next by the session that released it.  Such a session need not read
+ * the rows that it wrote in order to know which tags to acquire.  Once it
+ * holds these, it checks whether the rows are still the versions that it
+ * remembers (store_is_current).  Until then, recalled rows may be outdated and
+ * may have been rolled back.  They serve to choose tags, and must not be used
+ * for an answer.
  *
- * Nothing is remembered across an announcement (store_generation): the table
- * may be another one by then.  Nor for long, for a version is told by the
- * transaction that wrote it, and in time the numbers of those are used again.
+ * Nothing is remembered across an announcement (store_generation), because the
+ * table may then be a different one.  Nor is anything remembered for long: a
+ * version is identified by its xmin, and transaction ids are reused
+ * eventually.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -30,14 +32,14 @@
 #define RECENT_TICKETS	64
 #define RECENT_US		(10 * USECS_PER_MINUTE)
 
-/* Rows whose texts are longer than this together are not remembered. */
+/* Rows whose texts are longer than this in total are not remembered. */
 #define RECENT_TEXT		96
 
-/* What is remembered of any row. */
+/* Common part of a remembered row. */
 typedef struct Recent
 {
-	uint64		generation;		/* 0: nothing */
-	TimestampTz written_at;		/* when the statement began that wrote it */
+	uint64		generation;		/* 0: no row */
+	TimestampTz written_at;		/* start time of the statement that wrote it */
 	char text[	RECENT_TEXT];	/* scope, name, owner and note */
 } Recent;
 
@@ -57,11 +59,14 @@ static RecentLock locks[RECENT_LOCKS];
 static RecentTicket tickets[RECENT_TICKETS];
 
 /* ----------------------------------------------------------------------
- * Any row
+ * Common part
  * ----------------------------------------------------------------------
  */
 
-/* Copies a text to *end, and sets *text to the copy; false if there is no room. */
+/*
+ * Copies a text to *end and makes *text point to the copy; returns false if it
+ * does not fit.
+ */
 static bool
 store_text(Recent *recent, char **end, const char **text)
 {
@@ -77,8 +82,9 @@ store_text(Recent *recent, char **end, const char **text)
 }
 
 /*
- * Begins to remember a row, whose texts are copied and pointed to anew; false
- * if they are too long.  What was there before must not be used any more.
+ * Starts to remember a row: copies its texts and makes the row point to the
+ * copies.  Returns false if they are too long.  Either way, the slot's
+ * previous row is gone.
  */
 static bool
 begin_recent(Recent *recent, LockKey *key, const char **owner,
@@ -97,7 +103,7 @@ begin_recent(Recent *recent, LockKey *key, const char **owner,
 	return true;
 }
 
-/* Whether what is remembered may still be so. */
+/* Whether a remembered row may still be valid. */
 static bool
 is_recent(const Recent *recent)
 {
@@ -119,7 +125,10 @@ copy_text(const char *text)
  * ----------------------------------------------------------------------
  */
 
-/* Either of two places may have it, so that two names can have one number. */
+/*
+ * A lock may be in either slot of a pair, so that two locks that share a pair
+ * can both be remembered.
+ */
 static RecentLock *
 find_lock(const LockKey *key)
 {
@@ -133,7 +142,7 @@ find_lock(const LockKey *key)
 	return NULL;
 }
 
-/* The place for a lock that has none: what was written longer ago makes room. */
+/* The slot for a lock that has none: that of the older row in the pair. */
 static RecentLock *
 clear_lock(const LockKey *key)
 {
@@ -144,7 +153,7 @@ clear_lock(const LockKey *key)
 		&pair[0] : &pair[1];
 }
 
-/* To be called with a row that was just written. */
+/* Must be called with a row that was just written or read. */
 void
 remember_lock(const LockRow *lock)
 {
@@ -158,7 +167,10 @@ remember_lock(const LockRow *lock)
 		slot->row = row;
 }
 
-/* Recalls a lock's row as this session last wrote it; false if it cannot. */
+/*
+ * Recalls a lock's row as this session last saw it; returns false if it is not
+ * remembered.
+ */
 bool
 recall_lock(const LockKey *key, LockRow *lock)
 {
@@ -175,7 +187,7 @@ recall_lock(const LockKey *key, LockRow *lock)
 	return true;
 }
 
-/* To be called once another version was found. */
+/* Must be called when another version was found. */
 void
 forget_lock(const LockKey *key)
 {
@@ -190,14 +202,17 @@ forget_lock(const LockKey *key)
  * ----------------------------------------------------------------------
  */
 
-/* By the bits of the uuid that differ from one ticket of a session to the next. */
+/*
+ * The slot is given by bits of the uuid that differ between the tickets of a
+ * session.
+ */
 static RecentTicket *
 ticket_slot(const pg_uuid_t *id)
 {
 	return &tickets[id->data[7] % RECENT_TICKETS];
 }
 
-/* To be called with a row that was just written. */
+/* Must be called with a row that was just written. */
 void
 remember_ticket(const TicketRow *ticket)
 {
@@ -208,7 +223,10 @@ remember_ticket(const TicketRow *ticket)
 		slot->row = row;
 }
 
-/* Recalls a ticket's row as this session last wrote it; false if it cannot. */
+/*
+ * Recalls a ticket's row as this session last wrote it; returns false if it is
+ * not remembered.
+ */
 bool
 recall_ticket(const pg_uuid_t *id, TicketRow *ticket)
 {
@@ -227,7 +245,7 @@ recall_ticket(const pg_uuid_t *id, TicketRow *ticket)
 	return true;
 }
 
-/* To be called once another version was found, or none. */
+/* Must be called when another version, or none, was found. */
 void
 forget_ticket(const pg_uuid_t *id)
 {

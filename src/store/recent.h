@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * recent.h
- *	  Rows as this session wrote them last.
+ *	  Rows as this session last wrote them, or read them to check a fence.
  *
  * Copyright (c) 2026, leaselock contributors
  *

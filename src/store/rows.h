@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * rows.h
- *	  The rows of each table, read into structs and written from them.
+ *	  The rows of each table as structs.
  *
- * What is loaded lives in the memory context of the caller.
+ * Loaded rows and their strings are in the caller's memory context.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -19,7 +19,7 @@
 /* A scan of tickets in some order. */
 typedef struct TicketScan TicketScan;
 
-/* A hint that an identity holds a lock which others queue for. */
+/* A hint that an identity holds a lock for which others queue. */
 typedef struct Blocker
 {
 	RowVersion	version;
@@ -27,28 +27,28 @@ typedef struct Blocker
 	LockKey		key;
 } Blocker;
 
-/* The role that a scope is registered to. */
+/* The role to which a scope is registered. */
 typedef struct ScopeRow
 {
 	RowVersion	version;
-	const char *scope;			/* NULL where it was asked for */
+	const char *scope;			/* NULL if the caller passed it */
 	NameData	role_name;
-	Oid			role;			/* InvalidOid: only the name counts */
+	Oid			role;			/* InvalidOid: only the name is valid */
 } ScopeRow;
 
 /* A scan of events in the order of (xid, id). */
 typedef struct EventScan EventScan;
 
-/* Behind which event to begin. */
+/* The event after which to start. */
 typedef struct EventCursor
 {
-	bool		has_xid;		/* else before all */
+	bool		has_xid;		/* if not: start at the beginning */
 	FullTransactionId xid;
-	bool		has_id;			/* else behind all of that transaction */
+	bool		has_id;			/* if not: after all of that transaction */
 	int64		id;
 } EventCursor;
 
-/* in file locks.c */
+/* in locks.c */
 extern void store_load_lock(const LockKey *key, LockRow *lock);
 extern void store_save_lock(LockRow *lock);
 extern void store_delete_lock(LockRow *lock);
@@ -59,7 +59,7 @@ extern bool store_next_held(TableScan *scan, LockRow *lock);
 extern List *store_next_locks(const LockKey *after, int count);
 extern List *store_sample_locks(TimestampTz before, int *seen);
 
-/* in file tickets.c */
+/* in tickets.c */
 extern const char *lease_state_name(LeaseState state);
 extern void store_sign_ticket(pg_uuid_t *ticket, const LockKey *key);
 extern bool store_load_ticket(const pg_uuid_t *ticket, TicketRow *row);
@@ -79,7 +79,7 @@ extern void store_close_tickets(TicketScan *scan);
 extern int64 store_last_place(const LockKey *key);
 extern List *store_sample_tickets(TimestampTz before, int *seen);
 
-/* in file hints.c */
+/* in hints.c */
 extern bool store_has_queues(void);
 extern void store_announce_queues(bool in_any_case);
 extern List *store_list_queues(void);
@@ -89,14 +89,14 @@ extern List *store_list_blockers(int count);
 extern void store_note_blocker(const Identity *who, const LockKey *key);
 extern void store_forget_blocker(const Identity *who, const LockKey *key);
 
-/* in file scopes.c */
+/* in scopes.c */
 extern bool store_load_scope(const char *scope, ScopeRow *row);
 extern List *store_list_scopes(void);
 extern void store_save_scope(const char *scope, const char *role_name,
 							 Oid role);
 extern bool store_delete_scope(const char *scope);
 
-/* in file events.c */
+/* in events.c */
 extern const char *change_kind_name(ChangeKind kind);
 extern void store_add_event(EventRow *event);
 extern EventScan *store_open_events(const EventCursor *after,
@@ -106,7 +106,7 @@ extern void store_close_events(EventScan *scan);
 extern List *store_sample_events(TimestampTz before, int *seen);
 extern bool store_try_delete_event(RowVersion *version);
 
-/* in file floor.c */
+/* in floor.c */
 extern int64 store_load_floor(void);
 extern int64 store_next_fence(int64 last);
 extern void store_cover_fence(int64 fence);

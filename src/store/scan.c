@@ -3,15 +3,15 @@
  * scan.c
  *	  Reading the tables.
  *
- * Reads go straight to the tables, by an index, and see what is committed at
- * that moment and what this transaction has written, whatever snapshot the
- * transaction has.  They use the latest snapshot.  In a SERIALIZABLE transaction
- * that would leave predicate locks, and so cause serialization failures; there
- * the server's scan is given SnapshotAny, and each version of a row is judged
- * by the snapshot here.  (With SnapshotSelf a scan misses a row that is moved
- * to another page while it runs.)  A row whose tag the caller holds cannot
- * change under it; what was read without a tag may be history the next moment,
- * and callers decide again under the tag.
+ * Rows are read directly from the tables, usually through an index.  A read
+ * sees what is committed at that moment and what this transaction has written,
+ * regardless of the transaction's own snapshot: it uses the latest snapshot.
+ * In a SERIALIZABLE transaction that would leave predicate locks and so cause
+ * serialization failures.  There we pass SnapshotAny to the server's scan, and
+ * test each version of a row against the snapshot here.  (With SnapshotSelf a
+ * scan misses a row that moves to another page during the scan.)  A row cannot
+ * change while the caller holds its tag.  What was read without a tag may be
+ * outdated the next moment, so callers decide again under the tag.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -37,14 +37,14 @@
 #include "compat.h"
 #include "store/table.h"
 
-/* A scan key for equality. */
+/* Sets a scan key for equality. */
 void
 store_set_key(ScanKey key, AttrNumber column, RegProcedure equal, Datum value)
 {
 	ScanKeyInit(key, column, BTEqualStrategyNumber, equal, value);
 }
 
-/* The snapshot that the server is given to read by, see above. */
+/* The snapshot to pass to the server's scan, see above. */
 static Snapshot
 server_snapshot(Snapshot snapshot)
 {
@@ -52,20 +52,21 @@ server_snapshot(Snapshot snapshot)
 }
 
 /*
- * The one moment as of which locks, tickets and events are read, NULL: each scan
- * sees its own.  What sessions remember of the other tables is always of the
- * latest.
+ * The snapshot with which locks, tickets and events are read, so that their
+ * rows are consistent with each other; NULL if each scan takes its own.  The
+ * other tables, whose contents sessions cache, are always read with the latest
+ * snapshot.
  */
 static Snapshot picture = NULL;
 
-/* From now on the rows of these tables fit each other. */
+/* From now on, locks, tickets and events are read with the same snapshot. */
 void
 store_begin_picture(void)
 {
 	picture = RegisterSnapshot(GetLatestSnapshot());
 }
 
-/* To be called after an error, too. */
+/* Must also be called after an error. */
 void
 store_end_picture(void)
 {
@@ -74,14 +75,14 @@ store_end_picture(void)
 }
 
 /*
- * Every transaction before this one had ended at the moment of the picture, in
- * whichever database, and what it wrote is in the picture.  So nothing can come
- * before it any more: new transactions have later numbers.
+ * All transactions before this one, in any database, had ended when the
+ * picture's snapshot was taken, so the snapshot sees what they wrote.  Nothing
+ * can be added before the horizon, because new transactions have later ids.
  */
 FullTransactionId
 store_picture_horizon(void)
 {
-	/* read behind the snapshot, so it is not older than that */
+	/* read after the snapshot was taken, so it is not older */
 	FullTransactionId next = ReadNextFullTransactionId();
 	uint32		epoch = EpochFromFullTransactionId(next);
 
@@ -101,8 +102,9 @@ take_snapshot(StoreRelation table)
 }
 
 /*
- * Opens a scan; keys number the table's columns.  To be closed in the same
- * subtransaction, unless by an error.
+ * Starts a scan; the keys use the table's column numbers.  The scan must be
+ * closed in the same subtransaction, unless an error ends that.  Raises 55000
+ * if the table or index is not as expected.
  */
 TableScan *
 store_open_scan(StoreRelation table, StoreRelation index, ScanKey keys,
@@ -128,8 +130,8 @@ store_open_scan(StoreRelation table, StoreRelation index, ScanKey keys,
 }
 
 /*
- * The next row, valid until the next call; NULL at the end.  What the scan
- * keeps for itself lives as long as it does, whatever the context of the caller.
+ * Returns the next row, valid until the next call; NULL at the end.  The scan
+ * allocates in its own memory context, whatever the caller's is.
  */
 HeapTuple
 store_next_row(TableScan *scan, ScanDirection direction)
@@ -149,8 +151,8 @@ store_next_row(TableScan *scan, ScanDirection direction)
 }
 
 /*
- * The row of a scan whose keys name one row of a unique index; NULL if there is
- * none.  The visible version is usually the last.
+ * Returns the row of a scan whose keys identify a single row in a unique
+ * index; NULL if there is none.  The visible version is usually the last.
  */
 HeapTuple
 store_only_row(TableScan *scan)
@@ -158,7 +160,7 @@ store_only_row(TableScan *scan)
 	return store_next_row(scan, BackwardScanDirection);
 }
 
-/* Closes a scan, at its end or before. */
+/* Ends a scan, whether or not it has reached the end. */
 void
 store_close_scan(TableScan *scan)
 {
@@ -175,9 +177,9 @@ store_close_scan(TableScan *scan)
 }
 
 /*
- * Whether a page is part of a table.  What is remembered of the table's size
- * does, where it covers the page: the table is locked, and whoever cuts pages
- * off it told this session before it could be.
+ * Whether a page belongs to a table.  The cached size of the table suffices if
+ * it covers the page: we hold a lock on the table, and whoever truncates it
+ * must have invalidated the cached size before we got that lock.
  */
 static bool
 has_page(Relation rel, BlockNumber block)
@@ -189,8 +191,8 @@ has_page(Relation rel, BlockNumber block)
 }
 
 /*
- * Fetches the version of a row at a place, false if it is not visible any more.
- * *buffer is to be released if it is valid.
+ * Fetches the version of a row at tuple->t_self; returns false if it is no
+ * longer visible.  The caller must release *buffer if it is valid.
  */
 static bool
 fetch_version(StoreRelation table, Relation rel, HeapTuple tuple,
@@ -213,9 +215,9 @@ fetch_version(StoreRelation table, Relation rel, HeapTuple tuple,
 }
 
 /*
- * Prunes a pinned page if it needs that, as the server's scans do: room on the
- * page keeps updates HOT.  No commit has to wait until that is on disk, so it
- * does not count among what the transaction has written.
+ * Prunes a pinned page if the server's own scans would, because free space on
+ * the page keeps updates HOT.  No commit needs to wait for that to be on disk,
+ * so it does not count as something that the transaction has written.
  */
 static void
 prune_page(Relation rel, Buffer buffer)
@@ -227,9 +229,9 @@ prune_page(Relation rel, Buffer buffer)
 }
 
 /*
- * Reads the row at a place where it was found before; false if the version
- * there is not visible any more.  It may be another row by now, or the page may
- * have been cut off the table.
+ * Reads the row at a place where it was seen before; returns false if the
+ * version there is no longer visible.  It may be a different row by now, and
+ * the page may have been truncated away.
  */
 bool
 store_read_row(StoreRelation table, ItemPointer tid, RowReader reader,
@@ -254,8 +256,8 @@ store_read_row(StoreRelation table, ItemPointer tid, RowReader reader,
 }
 
 /*
- * Whether what a version's place on a pinned page holds is that version, and no
- * later one has been committed, nor written by this transaction.
+ * Whether a pinned page still holds the given version, and no later version
+ * has been committed or written by this transaction.
  */
 static bool
 holds_version(Relation rel, Buffer buffer, const RowVersion *version)
@@ -279,14 +281,14 @@ holds_version(Relation rel, Buffer buffer, const RowVersion *version)
 											 buffer);
 	}
 	LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
-	/* a later version that is not committed is for the write to wait for */
+	/* for an uncommitted later version, the subsequent write will wait */
 	return state == TM_Ok || state == TM_BeingModified;
 }
 
 /*
- * Whether a version of a row that was read before is still the present one.
- * Then nothing of it has changed.  No snapshot is needed: what a writer of the
- * version would find is asked, not what a reader would see.
+ * Whether a version of a row that was read before is still the current one, so
+ * that the row has not changed.  This needs no snapshot: we ask what a writer
+ * of that version would find, not what a reader would see.
  */
 bool
 store_is_current(StoreRelation table, const RowVersion *version)
@@ -312,9 +314,10 @@ store_is_current(StoreRelation table, const RowVersion *version)
 }
 
 /*
- * The rows of a random page of a table whose time in a column lies before.  Any
- * page will do, so no index is needed to find what is old.  *seen is raised by
- * how many there were, about.  Most are young, so the reader is given the old ones only.
+ * Reads the rows of a random page of a table whose time in the given column is
+ * before the given time.  Any page will do, so finding old rows needs no
+ * index.  *seen is increased by the approximate number of rows.  Most rows are
+ * young, so only old ones are passed to the reader.
  */
 List *
 store_sample_rows(StoreRelation table, AttrNumber column, TimestampTz before,
@@ -349,7 +352,9 @@ store_sample_rows(StoreRelation table, AttrNumber column, TimestampTz before,
 		HeapTuple	tuple = ExecFetchSlotHeapTuple(slot, false, NULL);
 		bool		is_old;
 
-		/* one that nobody has touched is there, unless it was rolled back */
+		/*
+		 * a row without xmax is visible, unless its insertion was rolled back
+		 */
 		if (!(tuple->t_data->t_infomask & HEAP_XMAX_INVALID) &&
 			!table_tuple_satisfies_snapshot(rel, slot, snapshot))
 			continue;
@@ -365,7 +370,7 @@ store_sample_rows(StoreRelation table, AttrNumber column, TimestampTz before,
 	return rows;
 }
 
-/* Which version of its row a tuple is. */
+/* The version that a tuple represents. */
 RowVersion
 store_row_version(HeapTuple tuple)
 {
@@ -376,7 +381,7 @@ store_row_version(HeapTuple tuple)
 	return version;
 }
 
-/* A time as it was read from a row. */
+/* A nullable time column. */
 TimestampTz
 store_time_or_none(Datum value, bool isnull)
 {

@@ -31,8 +31,9 @@ enum
 };
 
 /*
- * The role's oid is invalid if the row came in a dump, so that only the name
- * means anything here.  The scope is known to most, and not read.
+ * Reads a row.  The role's oid is set to InvalidOid if the row came from a
+ * dump, because then only the name means anything here.  The scope is not
+ * read; most callers know it.
  */
 static void
 read_scope(HeapTuple tuple, TupleDesc desc, ScopeRow *row)
@@ -50,7 +51,10 @@ read_scope(HeapTuple tuple, TupleDesc desc, ScopeRow *row)
 		DatumGetObjectId(VALUE(SCOPES_ROLE_OID));
 }
 
-/* Which role a scope is registered to; false: to none. */
+/*
+ * Loads the role to which a scope is registered; returns false if it is not
+ * registered.
+ */
 bool
 store_load_scope(const char *scope, ScopeRow *row)
 {
@@ -59,7 +63,10 @@ store_load_scope(const char *scope, ScopeRow *row)
 	HeapTuple	tuple;
 	bool		found;
 
-	/* most databases register no scope, and this is asked for every waiter */
+	/*
+	 * most databases have no registered scopes, and this is called for every
+	 * waiter
+	 */
 	if (store_is_empty(REL_SCOPES))
 		return false;
 
@@ -73,7 +80,7 @@ store_load_scope(const char *scope, ScopeRow *row)
 	return found;
 }
 
-/* All registered scopes, in the order of their names (ScopeRow *). */
+/* All registered scopes, sorted by name (ScopeRow *). */
 List *
 store_list_scopes(void)
 {
@@ -119,7 +126,10 @@ store_save_scope(const char *scope, const char *role_name, Oid role)
 	store_write_row(REL_SCOPES, values, nulls, &row.version);
 }
 
-/* False if the scope was not registered.  The caller holds the scope tag. */
+/*
+ * Removes the registration of a scope; returns false if there was none.  The
+ * caller holds the scope tag.
+ */
 bool
 store_delete_scope(const char *scope)
 {

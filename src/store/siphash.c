@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * siphash.c
- *	  SipHash-2-4, after the paper of its authors, J.-P. Aumasson and
- *	  D. J. Bernstein ("SipHash: a fast short-input PRF", 2012).
+ *	  SipHash-2-4, implemented from the paper of its authors, J.-P. Aumasson
+ *	  and D. J. Bernstein ("SipHash: a fast short-input PRF", 2012).
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -44,7 +44,7 @@ mix(SipState *state, int rounds)
 	}
 }
 
-/* Up to eight bytes as a number, the first byte lowest. */
+/* Up to eight bytes as a little-endian number. */
 static inline uint64
 load_word(const unsigned char *data, size_t len)
 {
@@ -63,6 +63,7 @@ absorb(SipState *state, uint64 word)
 	state->v0 ^= word;
 }
 
+/* The keyed hash of some bytes. */
 uint64
 siphash(const unsigned char key[SIPHASH_KEY_LEN], const unsigned char *data,
 		size_t len)

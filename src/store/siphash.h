@@ -3,8 +3,8 @@
  * siphash.h
  *	  SipHash-2-4, a keyed hash of short inputs.
  *
- * Without the key nobody can find an input of a given hash, nor two of the
- * same one; the server's own hashes promise neither.
+ * Without the key, nobody can find an input with a given hash, or two inputs
+ * with the same hash.  The server's own hash functions do not provide that.
  *
  * Copyright (c) 2026, leaselock contributors
  *

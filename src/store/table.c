@@ -1,18 +1,19 @@
 /*-------------------------------------------------------------------------
  *
  * table.c
- *	  Finding the tables and their indexes, and making sure that they are ours.
+ *	  Finding the tables and their indexes, and verifying that they are ours.
  *
  * The extension is trusted: its owner may be anybody with CREATE on a
- * database, who may drop it at any time, also under a transaction that uses
- * it, and put look-alikes in its place.  So a table is used only if it is a
- * member of the extension and has the columns that this library was built
- * for; an index only if it is a plain btree over the columns that a scan
- * counts on.  Both are checked once, and again after the server has told this
- * session that the relation has changed, so a call costs no more for it.
+ * database.  Such a user may drop it at any time, even while a transaction
+ * uses it, and put look-alikes in its place.  Therefore a table is used only
+ * if it is a member of the extension and has the columns that this library was
+ * built for, and an index only if it is a plain btree over the columns that a
+ * scan relies on.  Both are verified once, and again after the server has told
+ * this session that the relation has changed, so calls cost no more because of
+ * this.
  *
- * Indexes are found by what they index, not by name.  REINDEX CONCURRENTLY
- * puts another in the place of each, and a DBA may have renamed one.
+ * Indexes are found by their columns, not by name.  REINDEX CONCURRENTLY
+ * replaces each of them, and a DBA may have renamed one.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -49,10 +50,10 @@
 #define MAX_COLUMNS		19
 #define MAX_KEYS		3
 
-/* More on one table are refused. */
+/* The maximum number of indexes on a table; more are refused. */
 #define MAX_INDEXES		16
 
-/* A column: its type, negative if it may be NULL. */
+/* A column is represented by its type, negated if it may be NULL. */
 #define NULLABLE(type)	(-(int) (type))
 
 typedef struct TableShape
@@ -67,11 +68,11 @@ typedef struct IndexShape
 	StoreRelation table;
 	int			keys;
 	AttrNumber	columns[MAX_KEYS];
-	AttrNumber	only_if;		/* its predicate: that is not NULL; 0: none */
-	bool		is_key;			/* unique, and a row never changes it */
+	AttrNumber	only_if;		/* its predicate: NOT NULL; 0: none */
+	bool		is_key;			/* unique, and updates never change it */
 } IndexShape;
 
-/* In the order of the install script, which says what the columns are. */
+/* In the order of the install script, which documents the columns. */
 static const TableShape table_shapes[] = {
 	[REL_INSTALLATION] = {"installation", 2, {UUIDOID, BYTEAOID}},
 	[REL_LOCKS] = {"locks", 14, {
@@ -110,20 +111,20 @@ static const IndexShape index_shapes[] = {
 	[REL_EVENTS_PKEY] = {REL_EVENTS, 2, {2, 1}, 0, true}
 };
 
-/* What was found, as long as none of it has changed. */
+/* What is known about a relation until it changes. */
 typedef struct KnownRelation
 {
 	Oid			oid;
-	Oid			last_oid;		/* the last one that was forgotten */
+	Oid			last_oid;		/* the oid before the last reset */
 	bool		checked;
-	bool		is_empty;		/* has no row, or there was none yet to say */
-	int			index_count;	/* of a table, -1: not listed yet */
+	bool		is_empty;		/* had no pages when we last looked */
+	int			index_count;	/* of a table; -1: not yet listed */
 	TableIndex	indexes[MAX_INDEXES];
 } KnownRelation;
 
 static KnownRelation known[REL_NONE];
 
-/* Raised each time when that is forgotten. */
+/* Incremented each time that this knowledge is discarded. */
 static uint64 generation = 0;
 
 static void
@@ -142,8 +143,9 @@ forget_relations(void)
 }
 
 /*
- * A table that is kept open is read on after its oid was forgotten, and what is
- * remembered of it then is to be forgotten, too.
+ * Relcache callback.  A table that is kept open is still being read after its
+ * oid was discarded, and what is learned about it then must be discarded too.
+ * That is why last_oid is compared.
  */
 static void
 relation_changed(Datum arg, Oid relation)
@@ -160,8 +162,8 @@ relation_changed(Datum arg, Oid relation)
 }
 
 /*
- * To be called once a session.  The server tells every session that a relation
- * was changed or dropped before the session can lock it again.
+ * Must be called once per session.  The server tells every session that a
+ * relation was changed or dropped before that session can lock it again.
  */
 void
 store_watch_relations(void)
@@ -180,7 +182,7 @@ is_member(Oid relation)
 		getExtensionOfObject(RelationRelationId, relation) == extension;
 }
 
-/* The oid of a table that bears the name, InvalidOid if it is not ours. */
+/* The oid of the table with that name; InvalidOid if it is not ours. */
 static Oid
 find_member(StoreRelation table)
 {
@@ -192,7 +194,7 @@ find_member(StoreRelation table)
 	return OidIsValid(oid) && is_member(oid) ? oid : InvalidOid;
 }
 
-/* The oid of a table of ours.  Raises 55000 if there is none. */
+/* The oid of one of our tables.  Raises 55000 if there is none. */
 Oid
 store_find_table(StoreRelation table)
 {
@@ -211,8 +213,8 @@ store_find_table(StoreRelation table)
 }
 
 /*
- * Locks a table against being dropped, until the transaction ends; false if the
- * extension is not there.
+ * Locks a table until the transaction ends, so that it cannot be dropped;
+ * returns false if the extension does not exist.
  */
 static bool
 hold_table(StoreRelation table)
@@ -234,7 +236,7 @@ hold_table(StoreRelation table)
 	}
 }
 
-/* Whether the extension is there, with its tables. */
+/* Whether the extension and its tables exist. */
 bool
 store_is_installed(void)
 {
@@ -248,7 +250,7 @@ store_is_installed(void)
  * ----------------------------------------------------------------------
  */
 
-/* The version of the extension in this database, NULL if it is not there. */
+/* The version of the extension in this database; NULL if it does not exist. */
 static char *
 extension_version(void)
 {
@@ -273,7 +275,7 @@ extension_version(void)
 	return version;
 }
 
-/* -1, 0 or 1 as version a is older than b, the same, or newer. */
+/* Returns -1, 0 or 1 if version a is older than, equal to or newer than b. */
 static int
 compare_versions(const char *a, const char *b)
 {
@@ -296,8 +298,8 @@ compare_versions(const char *a, const char *b)
 
 /*
  * What to do about an object that does not match this library: reconnect if
- * the extension has been updated under this session, update it if it has not
- * been after the library was.
+ * the extension was updated during this session, or update it if it is older
+ * than the library.
  */
 static const char *
 mismatch_hint(void)
@@ -307,47 +309,47 @@ mismatch_hint(void)
 						 compare_versions(version, LEASELOCK_VERSION));
 
 	if (order > 0)
-		return "The extension was updated after this session had loaded its library. Reconnect.";
+		return "Reconnect: the extension was updated after this session loaded its library.";
 	if (order < 0)
 		return "Run ALTER EXTENSION leaselock UPDATE.";
-	return "Something other than the extension's own scripts has changed it. Drop the extension and create it again.";
+	return "Something other than the extension's own scripts has changed the extension. Drop it and create it again.";
 }
 
-/* Raises 55000. */
+/* Raises 55000 for an object that does not match the library. */
 static void
 report_mismatch(const char *kind, const char *name, const char *problem)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("%s \"%s.%s\" does not match the loaded library of leaselock",
+			 errmsg("%s \"%s.%s\" does not match the loaded leaselock library",
 					kind, LEASELOCK_SCHEMA, name),
 			 errdetail("This library is version %s; %s.",
 					   LEASELOCK_VERSION, problem),
 			 errhint("%s", mismatch_hint())));
 }
 
-/* The same for a table. */
+/* Likewise, for a table. */
 void
 store_report_table(StoreRelation table, const char *problem)
 {
 	report_mismatch("table", table_shapes[table].name, problem);
 }
 
-/* Raises 55000 for a row that breaks the constraints of its table. */
+/* Raises 55000 for a row that violates the constraints of its table. */
 void
 store_report_row(StoreRelation table, const char *problem)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("table \"%s.%s\" has a row that breaks its constraints",
+			 errmsg("table \"%s.%s\" has a row that violates its constraints",
 					LEASELOCK_SCHEMA, table_shapes[table].name),
 			 errdetail_internal("%s", problem),
 			 errhint("Remove the row.")));
 }
 
 /*
- * Makes sure that the rows a function is about to form have these columns.
- * Raises 55000.
+ * Verifies that a result type has the columns that a function is about to
+ * return.  Raises 55000.
  */
 void
 store_check_result(const char *function, TupleDesc desc, const Oid *types,
@@ -355,7 +357,7 @@ store_check_result(const char *function, TupleDesc desc, const Oid *types,
 {
 	if (desc->natts != columns)
 		report_mismatch("result of function", function,
-						psprintf("%d columns were expected, not %d",
+						psprintf("%d columns were expected, but there are %d",
 								 columns, desc->natts));
 	for (int i = 0; i < columns; i++)
 	{
@@ -385,11 +387,14 @@ check_column(const TableShape *shape, Form_pg_attribute column)
 		(column->atttypid == TEXTOID &&
 		 column->attcollation != C_COLLATION_OID))
 		report_mismatch("table", shape->name,
-						psprintf("column %d is not as expected",
+						psprintf("column %d differs in type, collation or NOT NULL",
 								 column->attnum));
 }
 
-/* Makes sure that an open table is what this library was built for. */
+/*
+ * Verifies that an open table is the one that this library was built for.
+ * Raises 55000.
+ */
 static void
 check_table(StoreRelation table, Relation rel)
 {
@@ -400,23 +405,26 @@ check_table(StoreRelation table, Relation rel)
 		rel->rd_rel->relpersistence != RELPERSISTENCE_PERMANENT ||
 		rel->rd_tableam != GetHeapamTableAmRoutine())
 		report_mismatch("table", shape->name,
-						"it is not a plain heap table");
+						"the table is not a plain heap table");
 	if (desc->natts != shape->columns)
 		report_mismatch("table", shape->name,
-						psprintf("%d columns were expected, not %d",
+						psprintf("%d columns were expected, but there are %d",
 								 shape->columns, desc->natts));
 	for (int i = 0; i < desc->natts; i++)
 		check_column(shape, TupleDescAttr(desc, i));
 }
 
-/* How what is opened is locked, and closed again; see store_begin_call. */
+/*
+ * The lock modes with which relations are opened and closed; see
+ * store_begin_call().
+ */
 static LOCKMODE table_mode = AccessShareLock;
 static LOCKMODE close_mode = AccessShareLock;
 
 /*
- * Tables that are open while an event is carried out, so that each is opened
- * once.  An error closes them, by their resource owner; what is left here then
- * is forgotten when the next call begins.
+ * Tables that stay open while an event is carried out, so that each is opened
+ * only once.  After an error their resource owner closes them, and the next
+ * call clears this array.
  */
 static Relation open_tables[REL_LAST_TABLE + 1];
 static bool keeps_open = false;
@@ -428,7 +436,7 @@ forget_open_tables(void)
 	memset(open_tables, 0, sizeof(open_tables));
 }
 
-/* From now on tables stay open. */
+/* From now on, opened tables stay open. */
 void
 store_begin_event(void)
 {
@@ -436,7 +444,7 @@ store_begin_event(void)
 	keeps_open = true;
 }
 
-/* Closes them. */
+/* Closes the tables that are open. */
 void
 store_end_event(void)
 {
@@ -449,11 +457,12 @@ store_end_event(void)
 }
 
 /*
- * Begins what SQL has called, before it reads.  A call that may write locks
- * tables from the start as a write does, and until the transaction ends: to
- * lock them more strongly later would make a deadlock with REINDEX, which
- * locks the table first and each index then.  A call that only reads keeps no
- * lock, because its transaction may stay open for long.
+ * Must be called at the start of every call from SQL, before it reads.  A call
+ * that may write locks tables for writing from the start, and until the
+ * transaction ends.  Upgrading the lock later could cause a deadlock with
+ * REINDEX, which locks the table first and then each index.  A call that only
+ * reads does not keep its locks, because its transaction may stay open for a
+ * long time.
  */
 void
 store_begin_call(bool may_write)
@@ -463,7 +472,10 @@ store_begin_call(bool may_write)
 	close_mode = may_write ? NoLock : AccessShareLock;
 }
 
-/* For what has to be read in the middle of a call, or before it has begun. */
+/*
+ * Suspends the modes of the call, for a read in the middle of it or before it
+ * has begun.
+ */
 CallModes
 store_interrupt_call(void)
 {
@@ -475,6 +487,7 @@ store_interrupt_call(void)
 	return modes;
 }
 
+/* Restores the modes that store_interrupt_call() returned. */
 void
 store_resume_call(CallModes modes)
 {
@@ -484,9 +497,11 @@ store_resume_call(CallModes modes)
 }
 
 /*
- * Opens a table of ours, locked as the call asked for.  Whoever drops a table
- * tells this session before the lock is to be had, so a table whose oid is still
- * known under the lock is there, and no catalog need be asked.
+ * Opens one of our tables, locked in the mode of the call.  Whoever drops a
+ * table must have told this session before we can get the lock.  Therefore, if
+ * the oid is still known once we have the lock, the table exists, and no
+ * catalog lookup is needed.  Raises 55000 if the table is missing or not as
+ * expected.
  */
 Relation
 store_open_table(StoreRelation table)
@@ -502,7 +517,7 @@ store_open_table(StoreRelation table)
 		LockRelationOid(oid, table_mode);
 		if (known[table].oid != oid)
 		{
-			/* dropped, or changed, between the look-up and the lock */
+			/* dropped or changed between lookup and lock */
 			UnlockRelationOid(oid, table_mode);
 			continue;
 		}
@@ -516,7 +531,7 @@ store_open_table(StoreRelation table)
 	}
 }
 
-/* Closes it, unless it is kept open. */
+/* Closes a table, unless it is to stay open. */
 void
 store_close_table(Relation rel)
 {
@@ -525,9 +540,9 @@ store_close_table(Relation rel)
 }
 
 /*
- * Begins an event that verifies fences: the table of locks is locked against
- * being dropped, until the transaction ends.  False if the extension is not
- * there.
+ * Begins an event that verifies fences: locks the table of locks until the
+ * transaction ends, so that it cannot be dropped.  Returns false if the
+ * extension does not exist.
  */
 bool
 store_begin_verification(void)
@@ -541,8 +556,9 @@ store_begin_verification(void)
 }
 
 /*
- * Whether a table has no pages.  That is remembered until somebody announces
- * rows of it, so only for tables whose first row is announced.
+ * Whether a table has no pages.  The answer is cached until a change of its
+ * rows is announced, so this may only be used for tables whose first row is
+ * announced.
  */
 bool
 store_is_empty(StoreRelation table)
@@ -560,8 +576,8 @@ store_is_empty(StoreRelation table)
 
 /*
  * Tells every session, when the transaction commits, that rows of a table have
- * changed which it may remember.  They hear of it before they can have a tag
- * that this transaction holds.
+ * changed that it may have cached.  A session receives this before it can
+ * acquire a tag that this transaction holds.
  */
 void
 store_announce_rows(Relation rel)
@@ -569,7 +585,7 @@ store_announce_rows(Relation rel)
 	CacheInvalidateRelcache(rel);
 }
 
-/* Differs from what it was before once something of that was announced. */
+/* Returns a number that changes whenever cached contents may be outdated. */
 uint64
 store_generation(void)
 {
@@ -578,8 +594,8 @@ store_generation(void)
 }
 
 /*
- * The same for what cannot change while an event is carried out, because its
- * tables are locked then: what was announced before they were has been heard.
+ * Likewise, for use while an event is carried out.  The tables are then
+ * locked, so whatever was announced before that has already been received.
  */
 uint64
 store_event_generation(void)
@@ -588,8 +604,8 @@ store_event_generation(void)
 }
 
 /*
- * Locks the tables, as reading and writing them will, until the transaction
- * ends: what comes then does not wait for a DDL command any more.
+ * Locks the tables in the mode for reading and writing until the transaction
+ * ends, so that later accesses do not wait for DDL commands.
  */
 void
 store_lock_tables(void)
@@ -609,14 +625,14 @@ column_type(StoreRelation table, AttrNumber column)
 	return (Oid) abs(table_shapes[table].types[column - 1]);
 }
 
-/* The operator family that a scan of a column of a type counts on. */
+/* The operator family that scans of columns of a type rely on. */
 static Oid
 scan_family(Oid type)
 {
 	return get_opclass_family(GetDefaultOpClass(type, BTREE_AM_OID));
 }
 
-/* Whether key number i of an index is the column that a scan counts on. */
+/* Whether key column i of an index is the one that a scan relies on. */
 static bool
 key_matches(Relation index, const IndexShape *shape, int i)
 {
@@ -629,9 +645,9 @@ key_matches(Relation index, const IndexShape *shape, int i)
 }
 
 /*
- * The column that an index requires not to be NULL, 0 if it has no predicate.
- * Raises 0A000 for any other predicate, an expression, an exclusion or a
- * deferrable constraint: nothing may run on behalf of a caller here.
+ * The column that an index's predicate requires to be NOT NULL; 0 if there is
+ * no predicate.  Raises 0A000 for any other predicate, an expression, or an
+ * exclusion or deferrable constraint, because no code of others may run here.
  */
 static AttrNumber
 index_condition(Relation rel, Relation index)
@@ -656,7 +672,7 @@ index_condition(Relation rel, Relation index)
 	return predicate == NIL ? 0 : ((Var *) test->arg)->varattno;
 }
 
-/* Whether an index is a plain btree of a shape. */
+/* Whether an index is a plain btree of the given shape. */
 static bool
 index_matches(Relation rel, Relation index, const IndexShape *shape)
 {
@@ -673,8 +689,9 @@ index_matches(Relation rel, Relation index, const IndexShape *shape)
 }
 
 /*
- * Opens an index of an open table.  To be looked for only while the table is
- * locked: whoever replaces an index waits for us then, before it goes.
+ * Opens an index of an open table.  The table must be locked, because then
+ * whoever replaces the index waits for us before removing it.  Raises 55000 if
+ * there is no such index.
  */
 Relation
 store_open_index(StoreRelation which, Relation rel)
@@ -691,7 +708,7 @@ store_open_index(StoreRelation which, Relation rel)
 
 		if (index_matches(rel, index, shape))
 		{
-			/* what was announced meanwhile may be that there is another */
+			/* do not cache it if a change was announced meanwhile */
 			if (generation == before)
 				known[which].oid = RelationGetRelid(index);
 			return index;
@@ -704,8 +721,8 @@ store_open_index(StoreRelation which, Relation rel)
 }
 
 /*
- * Whether an index is one of our unique ones, of whose keys a row never changes
- * any.
+ * Whether an index is one of our unique indexes whose key updates never
+ * change.
  */
 static bool
 has_fixed_key(StoreRelation table, Relation rel, Relation index)
@@ -722,8 +739,9 @@ has_fixed_key(StoreRelation table, Relation rel, Relation index)
 }
 
 /*
- * The indexes of an open table, for whoever adds a row to it.  An index that is
- * not ready for inserts is among them: it may be by the time it is opened.
+ * The indexes of an open table, for adding a row to it.  This includes indexes
+ * that are not yet ready for inserts, because they may be by the time they are
+ * opened.
  */
 const TableIndex *
 store_list_indexes(StoreRelation table, Relation rel, int *count)
@@ -740,7 +758,7 @@ store_list_indexes(StoreRelation table, Relation rel, int *count)
 	oids = RelationGetIndexList(rel);
 	if (list_length(oids) > MAX_INDEXES)
 		report_mismatch("table", table_shapes[table].name,
-						psprintf("it has more than %d indexes", MAX_INDEXES));
+						psprintf("the table has more than %d indexes", MAX_INDEXES));
 	foreach(cell, oids)
 	{
 		Relation	index = index_open(lfirst_oid(cell), RowExclusiveLock);
@@ -753,13 +771,13 @@ store_list_indexes(StoreRelation table, Relation rel, int *count)
 	}
 	list_free(oids);
 	*count = found;
-	/* what was announced meanwhile may be missing: good for this call alone */
+	/* if a change was announced meanwhile, use the list only for this call */
 	if (generation == before)
 		it->index_count = found;
 	return it->indexes;
 }
 
-/* Closes it. */
+/* Closes an index. */
 void
 store_close_index(Relation index)
 {

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * table.h
- *	  The tables of the extension: found, checked, scanned and written.
+ *	  The tables of the extension: found, verified, scanned and written.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -20,7 +20,7 @@
 #include "utils/snapshot.h"
 #include "store/types.h"
 
-/* The tables, and the indexes that scans count on. */
+/* The tables, and the indexes that scans rely on. */
 typedef enum StoreRelation
 {
 	REL_INSTALLATION,
@@ -41,31 +41,31 @@ typedef enum StoreRelation
 	REL_BLOCKERS_OWNER,
 	REL_SCOPES_PKEY,
 	REL_EVENTS_PKEY,
-	REL_NONE					/* no index: the scan has no order */
+	REL_NONE					/* as an index: scan in no order */
 } StoreRelation;
 
-/* A scan of a table, in the order of an index if there is one. */
+/* A scan of a table, in index order if there is an index. */
 typedef struct TableScan
 {
 	Relation	rel;
 	Relation	index;			/* NULL: no order */
-	Snapshot	snapshot;		/* which versions count */
-	MemoryContext context;		/* of what the scan keeps for itself */
+	Snapshot	snapshot;		/* decides which versions are visible */
+	MemoryContext context;		/* where the scan allocates */
 	struct SysScanDescData *scan;
 } TableScan;
 
-/* Takes what is needed from a row, which is valid only meanwhile. */
+/* Extracts data from a row, which is valid only during the call. */
 typedef void (*RowReader) (HeapTuple tuple, TupleDesc desc, void *row);
 
-/* An index of a table, as those who add a row have to know it. */
+/* What must be known about an index in order to add a row. */
 typedef struct TableIndex
 {
 	Oid			oid;
 	AttrNumber	only_if;		/* only rows where this is not NULL; 0: all */
-	bool		has_fixed_key;	/* unique, and a row never changes its key */
+	bool		has_fixed_key;	/* unique, and updates never change it */
 } TableIndex;
 
-/* How a call locks the tables, and how it unlocks them after reading. */
+/* The lock modes of a call, see store_begin_call(). */
 typedef struct CallModes
 {
 	LOCKMODE	table;
@@ -73,7 +73,7 @@ typedef struct CallModes
 	bool		keeps_open;
 } CallModes;
 
-/* in file table.c */
+/* in table.c */
 extern void store_watch_relations(void);
 extern bool store_is_installed(void);
 extern Oid	store_find_table(StoreRelation table);
@@ -99,7 +99,7 @@ extern void store_close_index(Relation index);
 extern const TableIndex *store_list_indexes(StoreRelation table, Relation rel,
 											int *count);
 
-/* in file scan.c */
+/* in scan.c */
 extern void store_begin_picture(void);
 extern void store_end_picture(void);
 extern FullTransactionId store_picture_horizon(void);
@@ -120,7 +120,7 @@ extern List *store_sample_rows(StoreRelation table, AttrNumber column,
 extern RowVersion store_row_version(HeapTuple tuple);
 extern TimestampTz store_time_or_none(Datum value, bool isnull);
 
-/* in file write.c */
+/* in write.c */
 extern void store_write_row(StoreRelation table, Datum *values, bool *nulls,
 							RowVersion *version);
 extern void store_delete_row(StoreRelation table, RowVersion *version);

@@ -1,35 +1,38 @@
 /*-------------------------------------------------------------------------
  *
  * tag.c
- *	  The heavyweight locks that order all work on a lease lock.
+ *	  The heavyweight locks ("tags") that serialize all work on a lease lock.
  *
- * They are advisory lock tags of classes of our own, which no SQL function
- * can take or release.  Their hashes only serialise: two locks with one hash
- * wait for each other and are otherwise unrelated.  The hashes are keyed with
- * a secret of the installation, so that nobody can find a name that shares
- * the tags of somebody else's, nor tell from pg_locks which name is in use.
+ * They are advisory lock tags of classes of our own, which no SQL function can
+ * acquire or release.  The hashes in them only serialize: two locks with the
+ * same hash wait for each other, and are otherwise unrelated.  The hashes are
+ * keyed with a secret of the installation, so that nobody can find a name that
+ * shares its tags with somebody else's lock, or tell from pg_locks which names
+ * are in use.
  *
  *	name	 (scope, name).  ExclusiveLock to begin or end a grant,
  *			 ShareUpdateExclusiveLock to write a lock whose grant stays,
- *			 RowShareLock to commit under it.
- *	queue	 (scope, name).  ExclusiveLock, by whoever draws a place, says that
- *			 waiters are dead, or removes the lock's row.
- *	ticket	 (scope, name, request id; without one, the ticket).  ExclusiveLock,
- *			 by whoever inserts that ticket, or writes it while it waits.
- *	liveness the same.  Session-level, by the backend that waits.
- *	scope	 (scope).  RowShareLock by a grant, ExclusiveLock to register the
- *			 scope, so that no grant slips past that.
- *	floor	 ExclusiveLock, by whoever raises the floor of fences.
- *	queues	 RowShareLock by whoever puts a ticket into a queue, ExclusiveLock
- *			 to say that there is no queue in this database.
+ *			 RowShareLock to commit under the grant.
+ *	queue	 (scope, name).  ExclusiveLock to assign a place, to pass dead
+ *			 waiters, or to remove the lock's row.
+ *	ticket	 (scope, name, request id, or the ticket if there is none).
+ *			 ExclusiveLock to insert the ticket, or to write it while it
+ *			 waits.
+ *	liveness (the same).  Held at session level by the backend that waits.
+ *	scope	 (scope).  RowShareLock to make a grant, ExclusiveLock to register
+ *			 the scope, so that no grant is missed.
+ *	floor	 ExclusiveLock to raise the floor of fences.
+ *	queues	 RowShareLock to put a ticket into a queue, ExclusiveLock to record
+ *			 that no lock of this database has a queue.
  *
- * Who holds a name tag only tries for queue and ticket tags; who holds a
- * ticket tag only tries for a queue tag and for other ticket tags of that
- * lock; a name tag may be waited for at any time.  This holds whether the tag
- * was taken in this call or in an earlier one of the transaction, and is
- * asserted here.  A grant never waits in line for a name tag in ExclusiveLock,
- * where it would hold up the renewals and fenced commits behind it; a release
- * and a break do.
+ * Deadlocks are avoided by the order in which tags may be waited for.  A
+ * transaction that holds a name tag may only try for queue and ticket tags.
+ * One that holds a ticket tag may only try for a queue tag, and for other
+ * ticket tags of that lock.  A name tag may be waited for at any time.  It
+ * does not matter whether the held tag was acquired in this call or in an
+ * earlier one of the transaction.  wait_tag() asserts this order.  A grant
+ * never waits in line for a name tag in ExclusiveLock, because it would block
+ * renewals and fenced commits behind it; releases and breaks do wait in line.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -64,7 +67,7 @@
  * ----------------------------------------------------------------------
  */
 
-/* What is hashed, so that tags of different kinds have nothing in common. */
+/* Kinds of hashed data, so that tags of different kinds do not collide. */
 typedef enum HashedKind
 {
 	HASHED_LOCK = 'L',
@@ -80,7 +83,10 @@ hash_with_secret(const unsigned char *data, size_t len)
 	return siphash(store_load_installation()->secret, data, len);
 }
 
-/* Appends a text; what is longer than any name may be has no lock. */
+/*
+ * Appends a text.  Texts beyond the maximum length are truncated; no lock has
+ * such a name.
+ */
 static size_t
 append_text(unsigned char *data, size_t len, const char *text)
 {
@@ -92,10 +98,10 @@ append_text(unsigned char *data, size_t len, const char *text)
 	return len + text_len;
 }
 
-/* What was hashed last.  Mostly the next call is about the same lock or scope. */
+/* The last hash.  The next call is usually about the same lock or scope. */
 typedef struct LastHash
 {
-	uint32		hashed_for;		/* the Installation's number, 0: nothing */
+	uint32		hashed_for;		/* the Installation's number; 0: none */
 	size_t		len;
 	unsigned char data[MAX_HASHED];
 	uint64		hash;
@@ -116,7 +122,7 @@ hash_unless_last(LastHash *last, const unsigned char *data, size_t len,
 }
 
 /*
- * The key of a lock.  The hash covers the length of the scope, so that
+ * The key of a lock.  The hash includes the length of the scope, so that
  * ("ab", "c") and ("a", "bc") differ.
  */
 LockKey
@@ -136,8 +142,9 @@ make_lock_key(const char *scope, const char *name)
 }
 
 /*
- * Hashes a key again that was hashed before the extension was dropped and
- * created.  The caller has locked a table, so this cannot happen any more.
+ * Computes the hash of a key again if the extension has been dropped and
+ * created since.  The caller has locked a table, so that this cannot happen
+ * again.
  */
 void
 renew_lock_key(LockKey *key)
@@ -146,7 +153,7 @@ renew_lock_key(LockKey *key)
 		*key = make_lock_key(key->scope, key->name);
 }
 
-/* The order in which several name tags are taken. */
+/* The order in which several name tags are acquired. */
 int
 compare_lock_keys(const LockKey *a, const LockKey *b)
 {
@@ -176,6 +183,9 @@ make_tag(TagKind kind, const LockKey *key, uint64 hash)
 	return tag;
 }
 
+/*
+ * The tags of each kind, see the file header.  "id" is tag_id() of the ticket.
+ */
 Tag
 name_tag(const LockKey *key)
 {
@@ -237,7 +247,7 @@ queues_tag(void)
 	return make_tag(TAG_KIND_QUEUES, NULL, 0);
 }
 
-/* What the ticket and liveness tags of a ticket are made from. */
+/* The id used in the ticket and liveness tags of a ticket. */
 const pg_uuid_t *
 tag_id(const TicketRow *ticket)
 {
@@ -245,17 +255,17 @@ tag_id(const TicketRow *ticket)
 }
 
 /*
- * The kinds of tags that this transaction has taken, as bits.  Most hold none
- * of a kind yet, and need not be asked which.
+ * The kinds of tags that this transaction has acquired, as a bit set.  It is
+ * usually empty, which saves asking the lock manager.
  */
 static unsigned kinds_taken = 0;
 
 #define KIND_BIT(kind)	(1u << ((kind) - TAG_KIND_NAME))
 
 /*
- * Whether this transaction has the tag already, in a mode at least as strong as
- * the one requested.  Asking again would fail, or stand in line, behind whoever
- * waits for it.
+ * Whether this transaction already holds the tag in a mode at least as strong
+ * as the one requested.  Requesting it again could fail, or wait behind
+ * another transaction that waits for it.
  */
 static bool
 holds_tag(TagKind kind, const LOCKTAG *tag, LOCKMODE mode)
@@ -271,11 +281,11 @@ holds_tag(TagKind kind, const LOCKTAG *tag, LOCKMODE mode)
 }
 
 /* ----------------------------------------------------------------------
- * The order in which tags are waited for
+ * Order of waiting
  * ----------------------------------------------------------------------
  */
 
-/* The ticket tags that this transaction has taken. */
+/* A ticket tag that this transaction has acquired. */
 typedef struct TakenTag
 {
 	uint64		lock_hash;
@@ -285,8 +295,9 @@ typedef struct TakenTag
 static List *ticket_tags = NIL;
 
 /*
- * Notes a ticket tag that the transaction takes, unless it is noted.  The note
- * may outlive the tag, which a rolled-back savepoint gives back.
+ * Records a ticket tag that the transaction acquires, unless it is recorded
+ * already.  The record may outlast the tag, which a rollback to a savepoint
+ * releases.
  */
 static void
 note_ticket_tag(const Tag *tag)
@@ -309,7 +320,7 @@ note_ticket_tag(const Tag *tag)
 	MemoryContextSwitchTo(context);
 }
 
-/* The transaction has ended, and with it the memory that the notes are in. */
+/* The transaction has ended, and the memory context of the list with it. */
 void
 forget_tags(void)
 {
@@ -318,8 +329,8 @@ forget_tags(void)
 }
 
 /*
- * Whether this transaction may wait for a queue or a ticket tag of a lock: it
- * has neither the name tag nor the tag of a ticket.
+ * Whether this transaction may wait for a queue tag or ticket tag of a lock:
+ * it holds neither the name tag nor any ticket tag of that lock.
  */
 bool
 may_stand_in_line(const LockKey *key)
@@ -350,7 +361,7 @@ obeys_order(const Tag *tag)
 #endif
 
 /* ----------------------------------------------------------------------
- * Taking
+ * Acquiring and releasing
  * ----------------------------------------------------------------------
  */
 
@@ -370,8 +381,9 @@ remember_tag(TagSet *set, const Tag *tag, LOCKMODE mode)
 }
 
 /*
- * Tries for a tag; true if the transaction has it now.  With set NULL it is
- * kept until the transaction ends.
+ * Tries to acquire a tag; returns true if the transaction holds it now.  The
+ * tag is added to the set if it was acquired.  If set is NULL, the tag is held
+ * until the transaction ends.
  */
 bool
 try_tag(TagSet *set, const Tag *tag, LOCKMODE mode)
@@ -390,7 +402,7 @@ try_tag(TagSet *set, const Tag *tag, LOCKMODE mode)
 	return taken;
 }
 
-/* Error context of a wait; also says what to do about a lock_timeout. */
+/* Error context of a wait.  Also adds a hint if the wait times out. */
 static void
 describe_wait(void *arg)
 {
@@ -408,8 +420,9 @@ describe_wait(void *arg)
 }
 
 /*
- * Limits the lock waits that follow, until AtEOXact_GUC of the level that is
- * returned.  A shorter limit of the session's own stays.
+ * Limits the time of subsequent lock waits, until AtEOXact_GUC() is called
+ * with the level returned.  A shorter lock_timeout of the session stays in
+ * effect.
  */
 static int
 set_lock_timeout(int timeout_ms)
@@ -428,8 +441,10 @@ set_lock_timeout(int timeout_ms)
 }
 
 /*
- * Takes a tag in line, for leaselock.lock_timeout at the most (55P03).  The
- * time-out is our own because statement_timeout does not cover COMMIT.
+ * Acquires a tag, waiting in line for up to leaselock.lock_timeout.  We need
+ * our own time-out because statement_timeout does not apply to COMMIT.  The
+ * caller obeys the order in the file header.  Raises 55P03 on a time-out, and
+ * 40P01 for a deadlock.
  */
 void
 wait_tag(TagSet *set, const Tag *tag, LOCKMODE mode)
@@ -453,7 +468,7 @@ wait_tag(TagSet *set, const Tag *tag, LOCKMODE mode)
 	remember_tag(set, tag, mode);
 }
 
-/* What has been written stays locked until the transaction ends. */
+/* Leaves the acquired tags held until the transaction ends. */
 void
 keep_tags(TagSet *set)
 {
@@ -461,8 +476,9 @@ keep_tags(TagSet *set)
 }
 
 /*
- * Gives back what the call took.  Only for a call that has written nothing:
- * what is written stays locked until the transaction ends.
+ * Releases the tags that the call has acquired.  Allowed only if it has
+ * written nothing: what has been written stays locked until the transaction
+ * ends.
  */
 void
 give_back_tags(TagSet *set)
@@ -476,7 +492,7 @@ give_back_tags(TagSet *set)
 }
 
 /* ----------------------------------------------------------------------
- * Liveness: session-level, so that it outlasts the waiter's transactions
+ * Liveness: at session level, so that it outlasts the waiter's transactions
  * ----------------------------------------------------------------------
  */
 
@@ -487,7 +503,10 @@ take_liveness(const Tag *tag)
 	(void) LockAcquire(&tag->locktag, ShareLock, true, false);
 }
 
-/* Withdraws it.  Needed after an error as well: it is a session's lock. */
+/*
+ * Withdraws that.  Must also be called after an error, because it is a session
+ * lock.
+ */
 void
 drop_liveness(const Tag *tag)
 {
@@ -495,15 +514,15 @@ drop_liveness(const Tag *tag)
 }
 
 /*
- * Whether some backend waits for a ticket.  We try a mode that conflicts with
- * the waiters' mode but not with itself, and give it back at once.
+ * Whether any backend waits for a ticket.  We try a mode that conflicts with
+ * the waiters' mode but not with itself, and release it at once.
  */
 bool
 is_attended(const TicketRow *ticket)
 {
 	Tag			tag;
 
-	/* the backend is one of the primary, and so is its tag */
+	/* the backend and its tag are on the primary */
 	if (RecoveryInProgress())
 		return ticket->waiter_pid != 0;
 	tag = liveness_tag(&ticket->key, tag_id(ticket));
@@ -517,14 +536,15 @@ is_attended(const TicketRow *ticket)
 }
 
 /* ----------------------------------------------------------------------
- * Waiting for whoever keeps a tag, without standing in line for it
+ * Waiting for a tag's holder without waiting in line
  * ----------------------------------------------------------------------
  */
 
 /*
- * A transaction that holds a tag in a mode that conflicts with the given one;
- * an invalid id if there is none.  Whose commit is visible to a snapshot taken
- * from now on is not among them, though it may not have given the tag back yet.
+ * Finds a transaction that holds a tag in a mode that conflicts with the given
+ * one; returns an invalid id if there is none.  A transaction whose commit is
+ * already visible to new snapshots does not count, even if it has not released
+ * the tag yet.
  */
 VirtualTransactionId
 find_keeper(const Tag *tag, LOCKMODE mode)
@@ -538,9 +558,10 @@ find_keeper(const Tag *tag, LOCKMODE mode)
 }
 
 /*
- * Waits for a transaction to end, for a limited time, in a subtransaction:
- * the deadlock detector sees the wait, and its time-out is no error.  False
- * if the time ran out.
+ * Waits for a transaction to end, for a limited time, and returns false if the
+ * time runs out.  This is done in a subtransaction, so that the deadlock
+ * detector sees the wait but a time-out is not an error.  Raises 40P01 for a
+ * deadlock.
  */
 bool
 wait_for_transaction(VirtualTransactionId vxid, int timeout_ms)
@@ -592,10 +613,10 @@ sleep_briefly(long ms)
 }
 
 /*
- * Waits, at most so long, for whoever keeps the caller from a tag in the given
- * mode; the caller then tries again.  It must hold no tag of that lock that it
- * took in this call.  Most keepers are gone in a moment, hence a brief sleep
- * first.
+ * Waits, for max_ms at most, for a transaction that holds a tag in a
+ * conflicting mode; the caller then tries again.  The caller must not hold any
+ * tag of the lock that it acquired in this call.  Most holders are gone in a
+ * moment; with "brief", only sleeps briefly.
  */
 void
 wait_for_keeper(const Tag *tag, LOCKMODE mode, bool brief, int64 left_us,

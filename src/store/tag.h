@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * tag.h
- *	  The heavyweight locks that order all work on a lease lock.
+ *	  The heavyweight locks that serialize all work on a lease lock.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -24,23 +24,23 @@ typedef enum TagKind
 	TAG_KIND_QUEUES
 } TagKind;
 
-/* A tag, and what it is called where a wait for it is described. */
+/* A tag, and the names for error contexts. */
 typedef struct Tag
 {
 	TagKind		kind;
 	LOCKTAG		locktag;
-	LockKey		key;			/* scope, name "" where they do not matter */
+	LockKey		key;			/* "" for names that do not apply */
 } Tag;
 
 #define MAX_CALL_TAGS	8
 
 /*
- * The tags that one call has taken, so that a call that wrote nothing can give
- * back what it took itself.
+ * The tags that one call has acquired, so that a call that wrote nothing can
+ * release exactly these.
  */
 typedef struct TagSet
 {
-	bool		quiet;			/* a full lock table is no error */
+	bool		quiet;			/* a full lock table is not an error */
 	int			count;
 	LOCKTAG		tags[MAX_CALL_TAGS];
 	LOCKMODE	modes[MAX_CALL_TAGS];

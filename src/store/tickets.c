@@ -49,10 +49,10 @@ enum
 	TICKETS_COLUMNS = TICKETS_NOTE
 };
 
-/* How much of a ticket's uuid is hash. */
+/* Number of bytes of a ticket's uuid that are part of the hash. */
 #define SIGNED_BYTES	5
 
-/* What a state is called, in rows and in answers. */
+/* The representation of a state in rows and in answers. */
 typedef struct StateName
 {
 	char		letter;
@@ -72,7 +72,7 @@ static const StateName states[] = {
 	[LEASE_GONE] = {'\0', "gone"}
 };
 
-/* The name of a state, as in the contract of lease_ticket.state. */
+/* The name of a state, as lease_ticket.state shows it. */
 const char *
 lease_state_name(LeaseState state)
 {
@@ -87,13 +87,14 @@ read_state(char letter)
 		if (letter != '\0' && states[i].letter == letter)
 			return (LeaseState) i;
 	}
-	store_report_row(REL_TICKETS, "The state is none.");
+	store_report_row(REL_TICKETS, "The state is unknown.");
 	return LEASE_GONE;			/* not reached */
 }
 
 /*
- * Writes the part of the hash of a lock's key into the uuid of a new ticket that
- * it carries: by it the lock could be found, and it tells whose ticket it is.
+ * Stores part of the hash of a lock's key in the uuid of a new ticket.  It
+ * identifies the installation that made the ticket, and the lock could be
+ * found by it.
  */
 void
 store_sign_ticket(pg_uuid_t *ticket, const LockKey *key)
@@ -104,8 +105,9 @@ store_sign_ticket(pg_uuid_t *ticket, const LockKey *key)
 }
 
 /*
- * A ticket that another installation has made came here with the database that
- * this one is a copy of.  It has ended: nobody waits or holds because of that.
+ * A ticket made by another installation came here with the database of which
+ * this one is a copy.  It counts as ended: copying a database does not make
+ * anybody wait or hold.
  */
 static void
 end_foreign_ticket(TicketRow *ticket)
@@ -123,7 +125,7 @@ end_foreign_ticket(TicketRow *ticket)
 		ticket->ended_at = ticket->requested_at;
 }
 
-/* The key of the ticket's lock is taken from the row unless it is known. */
+/* "key" is the key of the ticket's lock, or NULL to read it from the row. */
 static void
 read_ticket(HeapTuple tuple, TupleDesc desc, const LockKey *key,
 			TicketRow *ticket)
@@ -171,7 +173,7 @@ read_ticket(HeapTuple tuple, TupleDesc desc, const LockKey *key,
 struct TicketScan
 {
 	TableScan  *scan;
-	const LockKey *key;			/* the lock of all of them; NULL: of several */
+	const LockKey *key;			/* of all tickets; NULL: of several locks */
 };
 
 static TicketScan *
@@ -197,7 +199,7 @@ next_ticket(TicketScan *tickets, ScanDirection direction, TicketRow *ticket)
 	return true;
 }
 
-/* Closes a scan of tickets, at its end or before. */
+/* Ends a scan of tickets, whether or not it has reached the end. */
 void
 store_close_tickets(TicketScan *tickets)
 {
@@ -205,14 +207,14 @@ store_close_tickets(TicketScan *tickets)
 	pfree(tickets);
 }
 
-/* The next ticket of a scan into *ticket; false at the end. */
+/* Reads the next ticket of a scan into *ticket; returns false at the end. */
 bool
 store_next_ticket(TicketScan *tickets, TicketRow *ticket)
 {
 	return next_ticket(tickets, ForwardScanDirection, ticket);
 }
 
-/* The tickets that an index scan finds, in the index's order (TicketRow *). */
+/* The tickets that an index scan finds, in index order (TicketRow *). */
 static List *
 list_tickets(StoreRelation index, ScanKey keys, int nkeys, const LockKey *key)
 {
@@ -243,7 +245,7 @@ set_lock_keys(ScanKey keys, const LockKey *key)
  * ----------------------------------------------------------------------
  */
 
-/* The ticket that the keys name in an index. */
+/* Loads the ticket that the keys identify in an index. */
 static bool
 load_ticket(StoreRelation index, ScanKey keys, int nkeys, const LockKey *key,
 			TicketRow *row)
@@ -258,7 +260,7 @@ load_ticket(StoreRelation index, ScanKey keys, int nkeys, const LockKey *key,
 	return found;
 }
 
-/* Where this session saw tickets, by their uuids. */
+/* Where this session saw tickets, by uuid. */
 static Place places[PLACES];
 
 static uint64
@@ -273,7 +275,7 @@ read_any_ticket(HeapTuple tuple, TupleDesc desc, void *ticket)
 	read_ticket(tuple, desc, NULL, (TicketRow *) ticket);
 }
 
-/* Loads a ticket by its uuid; false if there is none. */
+/* Loads a ticket by its uuid; returns false if there is none. */
 bool
 store_load_ticket(const pg_uuid_t *ticket, TicketRow *row)
 {
@@ -288,7 +290,9 @@ store_load_ticket(const pg_uuid_t *ticket, TicketRow *row)
 	return load_ticket(REL_TICKETS_TICKET, &key, 1, NULL, row);
 }
 
-/* Loads a ticket by its lock and request id; false if there is none. */
+/*
+ * Loads a ticket by its lock and request id; returns false if there is none.
+ */
 bool
 store_load_request(const LockKey *key, const pg_uuid_t *request_id,
 				   TicketRow *row)
@@ -300,7 +304,7 @@ store_load_request(const LockKey *key, const pg_uuid_t *request_id,
 	return load_ticket(REL_TICKETS_REQUEST, keys, 3, key, row);
 }
 
-/* The row of the lock's key that is in *ticket already. */
+/* Reads a ticket whose lock's key is already in *ticket. */
 static void
 read_ticket_of_lock(HeapTuple tuple, TupleDesc desc, void *ticket)
 {
@@ -310,8 +314,8 @@ read_ticket_of_lock(HeapTuple tuple, TupleDesc desc, void *ticket)
 }
 
 /*
- * Loads a ticket anew; false if it is gone.  Mostly it is where it was.  A
- * ticket never changes its lock, so its key is not read again.
+ * Loads a ticket again; returns false if it is gone.  Its row is usually where
+ * it was.  A ticket never changes its lock, so the key is not read again.
  */
 bool
 store_reload_ticket(TicketRow *row)
@@ -332,7 +336,7 @@ store_reload_ticket(TicketRow *row)
 
 /*
  * Writes a ticket's row.  The caller holds the ticket tag if the row is new
- * and has a request id, or if the ticket waits; else the name tag.
+ * and has a request id, or if the ticket waits; otherwise the name tag.
  */
 void
 store_save_ticket(TicketRow *ticket)
@@ -374,7 +378,10 @@ store_save_ticket(TicketRow *ticket)
 		forget_ticket(&ticket->ticket);
 }
 
-/* The caller holds the ticket tag, and the name tag if the ticket is held. */
+/*
+ * Removes a ticket's row.  The caller holds the ticket tag, and the name tag
+ * if the ticket is held.
+ */
 void
 store_delete_ticket(TicketRow *ticket)
 {
@@ -382,8 +389,8 @@ store_delete_ticket(TicketRow *ticket)
 }
 
 /*
- * Removes a ticket that has ended, which nobody writes any more; false if
- * another session is removing it.
+ * Removes a ticket that has ended and that nobody writes any more; returns
+ * false if another session is removing it.
  */
 bool
 store_try_delete_ticket(TicketRow *ticket)
@@ -396,7 +403,10 @@ store_try_delete_ticket(TicketRow *ticket)
  * ----------------------------------------------------------------------
  */
 
-/* The tickets on the list of the lock's grant, which most grants do not have. */
+/*
+ * The tickets on the list of the lock's grant.  Most grants do not have a
+ * list.
+ */
 static List *
 list_members(const LockRow *lock)
 {
@@ -409,7 +419,7 @@ list_members(const LockRow *lock)
 	return list_tickets(REL_TICKETS_MEMBER, keys, 3, &lock->key);
 }
 
-/* The tickets of the lock's grant that have not been ended by what is stored. */
+/* The tickets of the lock's grant that are stored as held. */
 TicketRow *
 store_load_shares(const LockRow *lock, int *count)
 {
@@ -427,7 +437,7 @@ store_load_shares(const LockRow *lock, int *count)
 	return shares;
 }
 
-/* The tickets of an identity that are in a queue, by what is stored. */
+/* The tickets of an identity that are stored in a queue (TicketRow *). */
 List *
 store_list_waits(const Identity *who)
 {
@@ -438,7 +448,7 @@ store_list_waits(const Identity *who)
 	return list_tickets(REL_TICKETS_WAITER, keys, 2, NULL);
 }
 
-/* Begins to read a lock's queue behind a place, in the order of places. */
+/* Starts a scan of a lock's queue after a place, in the order of places. */
 TicketScan *
 store_open_queue(const LockKey *key, int64 after)
 {
@@ -450,7 +460,10 @@ store_open_queue(const LockKey *key, int64 after)
 	return open_tickets(REL_TICKETS_PLACE, keys, 3, key);
 }
 
-/* All queues, in the order of (scope, name, place); NULL: of every scope. */
+/*
+ * Starts a scan of all queues, or of those of one scope, in the order of
+ * (scope, name, place).
+ */
 TicketScan *
 store_open_queues(const char *scope)
 {
@@ -462,14 +475,14 @@ store_open_queues(const char *scope)
 	return open_tickets(REL_TICKETS_PLACE, &key, 1, NULL);
 }
 
-/* All tickets, in no order. */
+/* Starts a scan of all tickets, in no particular order. */
 TicketScan *
 store_open_tickets(void)
 {
 	return open_tickets(REL_NONE, NULL, 0, NULL);
 }
 
-/* The last place of a lock's queue that is visible, 0: none. */
+/* The last visible place in a lock's queue; 0 if it is empty. */
 int64
 store_last_place(const LockKey *key)
 {
@@ -492,7 +505,10 @@ read_old_ticket(HeapTuple tuple, TupleDesc desc)
 	return ticket;
 }
 
-/* The tickets on a random page of the table that were requested before. */
+/*
+ * The tickets (TicketRow *) on a random page of the table that were requested
+ * before the given time.
+ */
 List *
 store_sample_tickets(TimestampTz before, int *seen)
 {

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * types.h
- *	  Locks and tickets, as their rows say.
+ *	  Locks and tickets as stored in their rows.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -15,10 +15,10 @@
 #include "storage/itemptr.h"
 #include "utils/uuid.h"
 
-/* "No such time": earlier than every reading of the clock. */
+/* "No time": earlier than any clock reading. */
 #define NO_TIME		DT_NOBEGIN
 
-/* Names a lock; the hash is what its tags are made from. */
+/* Identifies a lock; its tags are derived from the hash. */
 typedef struct LockKey
 {
 	const char *scope;
@@ -27,7 +27,7 @@ typedef struct LockKey
 	uint32		hashed_for;		/* the Installation's number */
 } LockKey;
 
-/* Who acts: two callers with the same role and owner label are one. */
+/* Who acts.  Two callers with the same role and owner label are the same. */
 typedef struct Identity
 {
 	Oid			role;
@@ -48,7 +48,10 @@ typedef enum LeaseState
 	LEASE_GONE
 } LeaseState;
 
-/* Which version of a row was read, and where it is; no tid: there is no row. */
+/*
+ * The version of a row that was read, and its place; an invalid tid means that
+ * there is no row.
+ */
 typedef struct RowVersion
 {
 	ItemPointerData tid;
@@ -60,18 +63,18 @@ typedef struct LockRow
 {
 	RowVersion	version;
 	LockKey		key;
-	int64		fence;			/* the newest handed out, 0: none yet */
+	int64		fence;			/* the newest fence; 0: none yet */
 	int64		passed;			/* the passed mark */
-	TimestampTz changed_at;		/* the lock's time, NO_TIME: none yet */
+	TimestampTz changed_at;		/* the lock's time; NO_TIME: none yet */
 	Identity	holder;			/* role InvalidOid: nobody */
 	TimestampTz granted_at;
 	FullTransactionId granted_xid;
-	int			tickets;		/* of the grant, not ended by what is stored */
+	int			tickets;		/* of the grant, stored as held */
 	bool		has_first;		/* one of them is named here: */
-	pg_uuid_t	first_ticket;	/* it is not in the grant's list */
-	TimestampTz expires_at;		/* the latest of those, NO_TIME: none */
-	TimestampTz hold_expires_at;	/* of the named hold, NO_TIME: none */
-	bool		recalled;		/* not read: as this session wrote it last */
+	pg_uuid_t	first_ticket;	/* not on the grant's list */
+	TimestampTz expires_at;		/* latest expiry of those; NO_TIME: none */
+	TimestampTz hold_expires_at;	/* of the named hold; NO_TIME: none */
+	bool		recalled;		/* not read, but remembered */
 } LockRow;
 
 typedef struct TicketRow
@@ -82,27 +85,26 @@ typedef struct TicketRow
 	bool		has_request_id;
 	pg_uuid_t	request_id;
 	Identity	who;
-	LeaseState	state;			/* by what is stored */
-	int64		place;			/* in the queue, 0: not in it */
-	bool		listed;			/* in the list of its grant */
+	LeaseState	state;			/* as stored */
+	int64		place;			/* in the queue; 0: not in it */
+	bool		listed;			/* on the list of its grant */
 	int64		fence;			/* 0: never held */
-	int64		lease_us;		/* last asked for */
+	int64		lease_us;		/* the length last requested */
 	TimestampTz requested_at;
 	TimestampTz expires_at;		/* NO_TIME: never held */
 	TimestampTz wait_until;		/* NO_TIME: never queued */
 	TimestampTz alive_until;	/* NO_TIME: never queued, or attended */
-	int			waiter_pid;		/* the backend to be woken, 0: none */
+	int			waiter_pid;		/* backend to wake; 0: none */
 	bool		claimed;
 	TimestampTz ended_at;		/* NO_TIME: not ended */
-	const char *note;			/* for people, NULL: none */
-	/* not stored: what is known of a waiter beside its row */
+	const char *note;			/* for people; NULL: none */
+	/* not stored: what else is known about a waiter */
 	bool		attended;
 	bool		allowed;		/* its role may use the scope */
-	bool		recalled;		/* it was not read: as this session wrote it
-								 * last */
+	bool		recalled;		/* not read, but remembered */
 } TicketRow;
 
-/* What became of a lease, as leaselock.events tells it. */
+/* What happened to a lease, as shown by lease_events(). */
 typedef enum ChangeKind
 {
 	CHANGE_GRANTED,
@@ -114,7 +116,7 @@ typedef enum ChangeKind
 	CHANGE_SCOPE_DROPPED,
 	CHANGE_PRUNED,
 	CHANGE_BUMPED,
-	/* these only if all are recorded */
+	/* these only if leaselock.events is "all" */
 	CHANGE_QUEUED,
 	CHANGE_RENEWED,
 	CHANGE_CANCELLED,
@@ -122,18 +124,18 @@ typedef enum ChangeKind
 	CHANGE_DEADLOCK
 } ChangeKind;
 
-/* A change of a lease that is on record. */
+/* A recorded change of a lease. */
 typedef struct EventRow
 {
 	RowVersion	version;
-	FullTransactionId xid;		/* of the transaction, not a subtransaction */
-	int64		id;				/* its number in that, from 1 */
+	FullTransactionId xid;		/* of the top-level transaction */
+	int64		id;				/* number within that, from 1 */
 	TimestampTz at;				/* when it happened */
 	TimestampTz recorded_at;	/* when it was written */
 	ChangeKind	kind;
 	const char *scope;			/* NULL: none */
 	const char *name;			/* NULL: none */
-	Identity	who;			/* whose lease, owner NULL: which operator */
+	Identity	who;			/* whose lease; owner NULL: the operator */
 	int64		fence;			/* 0: none */
 	bool		has_ticket;
 	pg_uuid_t	ticket;

@@ -3,24 +3,24 @@
  * write.c
  *	  Writing the tables.
  *
- * Rows are written straight into the heap and its indexes, not by SQL.  An
- * UPDATE by the executor reads the row with an MVCC snapshot first; in a
+ * Rows are written directly into the heap and its indexes, without SQL.  An
+ * UPDATE by the executor first reads the row with an MVCC snapshot.  In a
  * SERIALIZABLE transaction that leaves a predicate lock on the row, which
- * stays if the write is in a subtransaction, and then fails other writers of
- * the lock with 40001.  Nothing here reads, so nothing conflicts.
+ * persists if the write is in a subtransaction, and then makes other writers
+ * of the lock fail with 40001.  Nothing is read here, so nothing conflicts.
  *
- * What the executor would see to beyond that is done here, or refused.  Every
- * index is kept up to date as core does for its catalogs: one that is being
- * built is left alone until it is ready for inserts, a summarizing one is
- * maintained for a HOT update as well, and one that needs more than the columns
- * of the row is refused (store_list_indexes).
- * Triggers do not fire; constraints bind what a restore brings in, and the
- * rules of this library keep them.  Every function that writes has refused
- * read-only transactions, standbys and parallel workers before
+ * Whatever else the executor would take care of is done here or refused.
+ * Every index is maintained as core does for its catalogs: an index that is
+ * being built is skipped until it is ready for inserts, a summarizing index is
+ * maintained for HOT updates too, and an index that needs more than the
+ * columns of the row is refused (store_list_indexes).  Triggers do not fire.
+ * Constraints apply to restored rows; for our own rows, the rules of this
+ * library ensure that they hold.  Every SQL function that writes has already
+ * refused read-only transactions, standbys and parallel workers
  * (require_writable).
  *
- * The caller must hold the tag that guards the row (tag.c), which is what
- * keeps "tuple concurrently updated" away.
+ * The caller must hold the tag that protects the row (tag.c).  This prevents
+ * the error "tuple concurrently updated".
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -43,8 +43,9 @@
 #include "store/table.h"
 
 /*
- * A write needs some snapshot, for the toast table that it never touches;
- * before a commit, and between the transactions of a procedure, there is none.
+ * A write needs a snapshot for the toast table, although it never touches
+ * that.  Before a commit, and between the transactions of a procedure, there
+ * is none.
  */
 static Snapshot
 begin_write(void)
@@ -54,8 +55,8 @@ begin_write(void)
 }
 
 /*
- * The table stays locked until the transaction ends, as after any write; what
- * was written shows in the scans that follow.
+ * The table stays locked until the transaction ends, as after any write, and
+ * later scans see what was written.
  */
 static void
 end_write(Relation rel, Snapshot snapshot)
@@ -67,8 +68,8 @@ end_write(Relation rel, Snapshot snapshot)
 }
 
 /*
- * A row of that key is being inserted, or was just now, by a statement that
- * does not take our locks, such as a restore.  Raises 55P03.
+ * A statement that does not acquire our locks, such as a restore, is inserting
+ * a row with the same key, or has just done so.  Raises 55P03.
  */
 static void
 report_foreign_insert(Relation rel)
@@ -77,15 +78,15 @@ report_foreign_insert(Relation rel)
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("could not add a row to table \"%s.%s\"",
 					LEASELOCK_SCHEMA, RelationGetRelationName(rel)),
-			 errdetail("Another session inserts the same row without the functions of leaselock."),
+			 errdetail("Another session is inserting the same row without using the functions of leaselock."),
 			 errhint("Try again when its transaction has ended.")));
 }
 
 /*
- * How an index checks that a row is unique.  The keys of our own unique indexes
- * never change, so for a new version nothing is looked for in them, which would
- * visit every version that is still there; and a new row waits for nobody
- * there, since whoever inserts it with our locks is not at the same time.
+ * How an index checks uniqueness.  Updates never change the keys of our own
+ * unique indexes, so a new version needs no check, which would visit every
+ * version that still exists.  A new row must not wait in the index: no session
+ * that holds our locks inserts the same key at the same time.
  */
 static IndexUniqueCheck
 unique_check(const TableIndex *known, Relation index, bool is_new)
@@ -97,7 +98,7 @@ unique_check(const TableIndex *known, Relation index, bool is_new)
 	return is_new ? UNIQUE_CHECK_PARTIAL : UNIQUE_CHECK_NO;
 }
 
-/* Adds the entries of a row to one index, which is open. */
+/* Adds the entries of a row to one open index. */
 static void
 insert_entry(Relation rel, const TableIndex *known, Relation index,
 			 HeapTuple tuple, TupleTableSlot *slot, RowIndexes which)
@@ -120,8 +121,8 @@ insert_entry(Relation rel, const TableIndex *known, Relation index,
 }
 
 /*
- * Adds the index entries of a row.  The indexes are told when it is but a new
- * version, so that they remove entries of dead versions rather than grow.
+ * Adds the index entries of a row.  Indexes are told if the row is merely a
+ * new version, so that they remove entries of dead versions rather than grow.
  */
 static void
 index_row(StoreRelation table, Relation rel, HeapTuple tuple,
@@ -146,7 +147,9 @@ index_row(StoreRelation table, Relation rel, HeapTuple tuple,
 	ExecDropSingleTupleTableSlot(slot);
 }
 
-/* Whether sessions remember what a table says, until told that it has changed. */
+/*
+ * Whether sessions cache the contents of a table until a change is announced.
+ */
 static bool
 is_remembered(StoreRelation table)
 {
@@ -154,8 +157,9 @@ is_remembered(StoreRelation table)
 }
 
 /*
- * Writes a row: a new one if the version has no place, else over that one.
- * Sets *version to what was written.
+ * Writes a row: inserts it if version->tid is invalid, otherwise updates that
+ * version.  Sets *version to what was written.  The caller holds the tag that
+ * protects the row.
  */
 void
 store_write_row(StoreRelation table, Datum *values, bool *nulls,
@@ -170,7 +174,7 @@ store_write_row(StoreRelation table, Datum *values, bool *nulls,
 		which = HeapUpdateCompat(rel, &version->tid, tuple);
 	else
 		simple_heap_insert(rel, tuple);
-	/* the indexes need not even be opened for a HOT update, as most are */
+	/* most updates are HOT, and need not even open the indexes */
 	if (which != ROW_IS_HOT)
 		index_row(table, rel, tuple, nulls, which);
 	*version = store_row_version(tuple);
@@ -180,7 +184,7 @@ store_write_row(StoreRelation table, Datum *values, bool *nulls,
 	end_write(rel, snapshot);
 }
 
-/* Removes a row. */
+/* Removes a row.  The caller holds the tag that protects it. */
 void
 store_delete_row(StoreRelation table, RowVersion *version)
 {
@@ -194,8 +198,8 @@ store_delete_row(StoreRelation table, RowVersion *version)
 }
 
 /*
- * Removes a row that no tag guards, because nobody changes it any more; false
- * if another transaction has just removed it, or is about to.
+ * Removes a row that no tag protects because nobody changes it any more.
+ * Returns false if another transaction has just removed it or is about to.
  */
 bool
 store_try_delete_row(StoreRelation table, RowVersion *version)

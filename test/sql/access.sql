@@ -1,6 +1,6 @@
 -- Who may call what: every role against every function and view, and what is
--- left to a role that lost access.  In a database of its own, which belongs to
--- a role that is no superuser.
+-- left to a role that has lost access.  In a database of its own, owned by a role
+-- that is not a superuser.
 \set db :DBNAME
 \set SHOW_CONTEXT never
 CREATE ROLE regress_leaselock_super SUPERUSER;
@@ -16,7 +16,7 @@ SET ROLE regress_leaselock_owner;
 CREATE EXTENSION leaselock;
 SELECT leaselock.lease_scope_create('team', 'regress_leaselock_team');
 RESET ROLE;
--- nothing is tidied up by chance when the clock is moved on
+-- keeps incremental pruning out when the clock is moved forward
 LOAD 'leaselock';
 SET leaselock.ticket_retention = '20 d';
 
@@ -32,8 +32,8 @@ BEGIN
 	RETURN a.state;
 END $$;
 
--- What a call answers to a role, or its SQLSTATE; undone in either case.  In
--- the call, {key} stands for what was given.
+-- What a call answers to a role, or its SQLSTATE; rolled back in either case.  In
+-- the call, {key} stands for the value passed.
 CREATE FUNCTION public.probe(role text, call text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	result text;
@@ -62,8 +62,8 @@ LANGUAGE sql AS $$
 	ORDER BY nr
 $$;
 
--- Held and waited for: in the scope by a member, who calls itself "w" as all
--- do here, and by one who is going to lose access; outside by the member.
+-- Held and waited for: in the scope by a member with the owner label "w" (as
+-- everywhere here) and by a role that will lose access; outside by the member.
 SET ROLE regress_leaselock_ex;
 SELECT public.acquire('ex', 'ex', 'w');
 SELECT leaselock.try_lock('ex hold', 'w', '1 hour', 'team') IS NOT NULL AS hold;
@@ -137,7 +137,7 @@ SELECT * FROM public.matrix(ARRAY[
 	$$release_lock('new', 'w', 'team')$$,
 	$$release_lock('hold', 'w', 'team')$$,
 	$$release_lock('ex hold', 'w', 'team')$$]);
--- fences; the trigger asks as who inserts
+-- fences; the trigger checks as the role that inserts
 CREATE TABLE public.fenced (f bigint);
 CREATE TRIGGER t BEFORE INSERT ON public.fenced FOR EACH ROW EXECUTE FUNCTION leaselock.fence_guard('column', 'f', 'job', 'team');
 CREATE TABLE public.fenced_rows (f bigint, lock text, scope text);
@@ -170,7 +170,7 @@ SELECT * FROM public.matrix(ARRAY[
 	$$INSERT INTO public.checked VALUES ({job_fence}) RETURNING 'inserted'$$,
 	$$UPDATE public.marked SET f = 6 RETURNING 'updated'$$,
 	$$UPDATE public.marked SET f = 4 RETURNING 'updated'$$]);
--- views, and what serves them: rows of the scope + rows of the open scope
+-- views and the functions behind them: rows of the scope + rows of the open scope
 CREATE FUNCTION public.seen(view text, OUT rows text) LANGUAGE plpgsql AS $$ BEGIN
 	EXECUTE 'SELECT count(*) FILTER (WHERE scope = ''team'') || '' + '' || count(*) FILTER (WHERE scope = ''public'') FROM leaselock.' || view INTO rows;
 END $$;
@@ -211,7 +211,7 @@ SELECT * FROM public.matrix((SELECT array_agg(format('SELECT ''read'' FROM (SELE
 	$$SELECT 'set' FROM set_config('leaselock.max_lease', '1h', true)$$,
 	$$SELECT 'set' FROM set_config('leaselock.ticket_retention', '0', true)$$]);
 
--- the procedures cannot be undone, so one by one
+-- the procedures cannot be rolled back, so one by one
 \set VERBOSITY sqlstate
 SELECT value AS job FROM public.given WHERE key = 'job' \gset
 SELECT value AS ex_wait FROM public.given WHERE key = 'ex_wait' \gset
@@ -250,13 +250,13 @@ SELECT leaselock.try_lock('job', 'w', '1 min', 'team'); -- fail
 SELECT leaselock.fence_check('job', 1, 'team'); -- fail
 SELECT leaselock.lease_get(:'job'); -- fail
 SELECT leaselock.lease_prune(); -- fail
--- arguments come first
+-- arguments are checked first
 \set VERBOSITY sqlstate
 SELECT leaselock.lease_acquire('job', 'w', '1 s', scope => 'team'); -- fail: 22023
 SELECT leaselock.lease_acquire('job', NULL, scope => 'team'); -- fail: 22004
 SELECT leaselock.fence_check('job', NULL, 'team'); -- fail: 22004
 RESET ROLE;
--- what one role has checked in a transaction is remembered for that role alone
+-- a check is remembered within a transaction only for the role that made it
 SELECT fence AS job_fence FROM leaselock.lease_peek('job', 'team') \gset
 BEGIN;
 SET LOCAL ROLE regress_leaselock_member;
@@ -276,7 +276,7 @@ SET ROLE regress_leaselock_ex;
 SELECT state, fence IS NOT NULL AS fence, depth, remaining_ms > 0 AS remaining FROM leaselock.lease_get(:'ex');
 SELECT state, position, wait_until, holder FROM leaselock.lease_get(:'ex_wait');
 SELECT state FROM leaselock.lease_release(:'ex_wait'); -- nothing to release
--- nobody else gets it before
+-- until then nobody else gets it
 SET ROLE regress_leaselock_member;
 SELECT state, holder, holder_role FROM leaselock.lease_acquire('ex', 'w', scope => 'team');
 RESET ROLE;
@@ -285,7 +285,7 @@ SET ROLE regress_leaselock_ex;
 SELECT state FROM leaselock.lease_get(:'ex');
 \set VERBOSITY sqlstate
 SELECT state FROM leaselock.lease_renew(:'ex'); -- fail
--- fail: even a named hold that nobody took over
+-- fail: even for a named hold that nobody has taken over
 RESET ROLE;
 SET leaselock.clock_offset = '2 h';
 SET ROLE regress_leaselock_ex;
@@ -294,13 +294,13 @@ SELECT leaselock.try_lock('ex hold', 'w', '1 min', 'team'); -- fail
 SELECT leaselock.release_lock('ex hold', 'w', 'team'); -- ok: it is its own
 RESET ROLE;
 RESET leaselock.clock_offset;
--- back in the team: refused no more, and what was cancelled stays so
+-- back in the team: no longer refused, and what was cancelled stays cancelled
 GRANT regress_leaselock_team TO regress_leaselock_ex;
 SET ROLE regress_leaselock_ex;
 SELECT state FROM leaselock.lease_acquire('again', 'w', scope => 'team');
 SELECT state FROM leaselock.lease_get(:'ex_wait');
 RESET ROLE;
--- a team's ticket is every member's, as long as they are members
+-- a team's ticket belongs to every member, as long as they are members
 SELECT value AS shared FROM public.given WHERE key = 'shared' \gset
 SET ROLE regress_leaselock_ex;
 SELECT state FROM leaselock.lease_renew(:'shared');
@@ -311,7 +311,7 @@ SELECT state FROM leaselock.lease_get(:'shared'); -- fail
 SELECT state FROM leaselock.lease_release(:'shared'); -- fail
 SELECT leaselock.lease_release_all('w', 'team'); -- its own
 RESET ROLE;
--- access lost while somebody waits behind: passed, and cancelled all the same
+-- access lost while somebody waits behind: passed over, and cancelled as well
 GRANT regress_leaselock_team TO regress_leaselock_ex;
 SET ROLE regress_leaselock_member;
 SELECT ticket AS first FROM leaselock.lease_acquire('passed', 'first', '300 s', scope => 'team') \gset
@@ -330,7 +330,7 @@ RESET ROLE;
 SET ROLE regress_leaselock_member;
 SELECT state FROM leaselock.lease_release(:'second');
 RESET ROLE;
--- a membership without its privileges is none, but the role can be put on
+-- a membership without INHERIT gives no access, but SET ROLE does
 ALTER ROLE regress_leaselock_ex NOINHERIT;
 GRANT regress_leaselock_team TO regress_leaselock_ex;
 SET SESSION AUTHORIZATION regress_leaselock_ex;
@@ -343,7 +343,7 @@ RESET SESSION AUTHORIZATION;
 \set VERBOSITY default
 
 --
--- A superuser who is not of the ticket's role only looks: his look is no sign
+-- A superuser who is not a member of the ticket's role only looks: that is no sign
 -- of life, takes no turn and claims nothing
 --
 
@@ -360,7 +360,7 @@ RESET ROLE;
 SET leaselock.clock_offset = '25 s';
 SELECT state FROM leaselock.lease_get(:'w2'); -- timed out: nobody but him looked
 SELECT state, position FROM leaselock.lease_get(:'w');
--- promoted: ten seconds to claim it, and he does not
+-- promoted: ten seconds to claim it, and a look by the superuser does not
 SET ROLE regress_leaselock_member;
 SELECT state FROM leaselock.lease_release(:'h');
 RESET ROLE;
@@ -369,7 +369,7 @@ SELECT state, remaining_ms BETWEEN 8000 AND 10000 AS unclaimed FROM leaselock.le
 SET ROLE regress_leaselock_member;
 SELECT state, remaining_ms BETWEEN 58000 AND 60000 AS claimed FROM leaselock.lease_get(:'w');
 RESET ROLE;
--- a turn that has come by the clock he leaves to the waiter
+-- a turn that has come by the clock is left to the waiter
 SET leaselock.waiter_timeout = '300 s';
 SET ROLE regress_leaselock_member;
 SELECT ticket AS w FROM leaselock.lease_acquire('look', 'w3', '60 s', '300 s') \gset
@@ -377,7 +377,7 @@ RESET ROLE;
 SET leaselock.clock_offset = '100 s';
 SELECT state, position, holder FROM leaselock.lease_get(:'w');
 SELECT owner, lapsed, waiters FROM leaselock.lease_peek('look');
--- a superuser who is a member looks as one
+-- a superuser who is a member looks as a member
 CREATE ROLE regress_leaselock_boss SUPERUSER IN ROLE regress_leaselock_member;
 SET ROLE regress_leaselock_boss;
 SELECT state, position, holder FROM leaselock.lease_get(:'w');

@@ -1,4 +1,4 @@
--- What every argument must be, and that a refused call changes nothing.
+-- What every argument must be; a refused call changes nothing.
 -- Text: 1 to 255 bytes, no control characters (ASCII 0-31, 127), no leading
 -- or trailing ASCII white space; compared byte for byte, stored whole.
 -- Intervals are exact lengths: a day is 24 hours; months, years and
@@ -76,8 +76,8 @@ SELECT leaselock.lease_acquire('a ', 'w');
 SELECT leaselock.lease_acquire(NULL, 'w');
 \echo :SQLSTATE
 
--- fail: every text argument of every function keeps the rules, and the
--- message names the argument
+-- fail: every text argument of every function obeys the rules, and the message
+-- names the argument
 CREATE TEMP TABLE bad_texts (what text, value text);
 INSERT INTO bad_texts VALUES
 	('empty', ''),
@@ -104,7 +104,7 @@ FROM bad_texts;
 SELECT function, argument, pg_temp.refusal('SELECT leaselock.' || format(call, NULL)) AS answer
 FROM text_arguments ORDER BY function, argument;
 
--- fail: the owner has no default
+-- fail: owner has no default
 \set VERBOSITY terse
 SELECT leaselock.lease_acquire('arguments');
 \echo :SQLSTATE
@@ -112,7 +112,7 @@ SELECT leaselock.try_lock('arguments', ttl => '60 s');
 \echo :SQLSTATE
 \set VERBOSITY default
 
--- fail: a long value that comes from a table is refused like any other
+-- fail: a long value read from a table is refused like any other
 CREATE TEMP TABLE stored (what text, value text);
 ALTER TABLE stored ALTER value SET STORAGE EXTERNAL;
 INSERT INTO stored VALUES ('toasted', repeat('a', 1024 * 1024));
@@ -126,7 +126,7 @@ SELECT what, t.name = value AS whole, state
 FROM stored, leaselock.lease_acquire(value, 'w') t WHERE what LIKE 'packed%' AND length(value) < 256; -- ok
 SELECT leaselock.lease_release_all('w');
 
--- ok: what is allowed comes back whole
+-- ok: allowed values come back whole
 CREATE TEMP TABLE good_texts (what text, value text);
 INSERT INTO good_texts VALUES
 	('one byte', 'x'),
@@ -175,7 +175,7 @@ SELECT what, x.state AS a, y.state AS b
 FROM pairs, leaselock.lease_acquire('arguments', 'one', scope => a) x,
 	leaselock.lease_acquire('arguments', 'two', scope => b) y;
 SELECT leaselock.lease_release_all('one'), leaselock.lease_release_all('two');
--- ok: scope and name do not run into each other
+-- ok: scope and name are kept apart
 SELECT x.state, y.state, z.state
 FROM leaselock.lease_acquire('bc', 'one', scope => 'a') x,
 	leaselock.lease_acquire('c', 'two', scope => 'ab') y,
@@ -216,9 +216,9 @@ SELECT leaselock.try_lock('arguments', 'w', NULL);
 SELECT leaselock.renew_lock('arguments', 'w', NULL);
 \echo :SQLSTATE
 
--- At, just below and just above each bound, and lengths that are not exact or
--- do not fit.  Acquired by a stranger, renewed for a ticket that is not there,
--- so that an accepted value takes nothing.
+-- At, just below and just above each bound, and lengths that are inexact or do not
+-- fit.  Acquired by a stranger, renewed for a ticket that does not exist, so that
+-- an accepted value changes nothing.
 CREATE TEMP TABLE lengths (id int GENERATED ALWAYS AS IDENTITY, value interval);
 INSERT INTO lengths (value) VALUES
 	('-1 day'), ('-5 s'), ('-1 microsecond'), ('0'), ('1 microsecond'),
@@ -237,19 +237,19 @@ SELECT value,
 	split_part(pg_temp.refusal(format('SELECT leaselock.try_lock(''arguments'', ''w'', value) FROM lengths WHERE id = %s', id)), E'\n', 1) AS try_lock,
 	split_part(pg_temp.refusal(format('SELECT leaselock.renew_lock(''arguments'', ''w'', value) FROM lengths WHERE id = %s', id)), E'\n', 1) AS renew_lock
 FROM lengths ORDER BY id;
--- A wait is tried on a lock that nobody has, which needs no waiting.
+-- A wait is tried on a free lock, which needs no waiting.
 SELECT value,
 	split_part(pg_temp.refusal(format('SELECT leaselock.lease_acquire(''arguments.wait'', ''w'', wait => value) FROM lengths WHERE id = %s', id)), E'\n', 1) AS wait
 FROM lengths ORDER BY id;
 SELECT state, wait_until FROM leaselock.lease_acquire('arguments.wait', 'w', wait => '300 s'); -- ok: held at once
 SELECT leaselock.lease_release_all('w') > 0 AS released;
 
--- fail: the messages of the odd ones
+-- fail: the messages for unusual values
 SELECT pg_temp.refusal(format('SELECT leaselock.try_lock(''arguments'', ''w'', %L)', value)) AS answer
 FROM unnest(ARRAY['-5 s', '1 month -30 days', '36500 days 00:00:00.000001',
 	'2147483647 days 2562047788:00:54.775807', '-2147483648 days']) AS value;
 
--- fail: infinity, where the server has it (17 and later; before, the cast fails)
+-- fail: infinity, where the server has it (from 17 on; before that the cast fails)
 SELECT argument, count(*) FILTER (WHERE left(answer, 5) = CASE
 		WHEN current_setting('server_version_num')::int < 170000 THEN '22007' ELSE '22023' END) AS refused
 FROM (VALUES ('lease', 'lease_acquire(''arguments'', ''w'', %L)'),
@@ -288,19 +288,19 @@ SELECT leaselock.fence_check('arguments', 1, allow_lapsed => NULL);
 \echo :SQLSTATE
 SELECT leaselock.fence_assert('arguments', 1, allow_lapsed => NULL);
 \echo :SQLSTATE
--- fail: no uuid
+-- fail: not a uuid
 SELECT leaselock.lease_get('arguments');
 \echo :SQLSTATE
 SELECT leaselock.lease_acquire('arguments', 'w', request_id => 'again');
 \echo :SQLSTATE
--- ok: any uuid may be asked for, any bigint may be checked
+-- ok: any uuid can be looked up, any bigint can be checked
 SELECT state FROM leaselock.lease_get('00000000-0000-0000-0000-000000000000');
 SELECT state FROM leaselock.lease_get('ffffffff-ffff-ffff-ffff-ffffffffffff');
 SELECT fence, leaselock.fence_check('arguments', fence)
 FROM unnest(ARRAY[-9223372036854775808, -1, 0, 1, 9223372036854775807]) fence;
 
 --
--- Arguments come first: before the retry is looked at, and before anything else
+-- Arguments are checked first: before a retry is recognised, before anything else
 --
 
 SELECT leaselock.lease_acquire('arguments', 'first', '1 s',
@@ -317,7 +317,7 @@ SELECT leaselock.lease_acquire('arguments', 'w', '1 s'); -- fail: the bad lease,
 \echo :SQLSTATE
 ROLLBACK;
 
--- ok: all of the above has changed nothing
+-- ok: nothing above has changed anything
 (TABLE before EXCEPT SELECT pg_temp.everything()) UNION ALL (SELECT pg_temp.everything() EXCEPT TABLE before);
 SELECT state, fence = :fence AS same_fence FROM leaselock.lease_get(:'ticket');
 SELECT leaselock.lease_release_all('first'), leaselock.release_lock('arguments', 'first');

@@ -1,6 +1,6 @@
--- What an operator does: lease_break, lease_prune, fence_bump.  In a database
--- of its own, so that the counts are known.  What needs sessions that overlap
--- is in test/specs.
+-- What an operator does: lease_break, lease_prune, fence_bump.  In a database of its
+-- own, so that the counts are known.  Cases with overlapping sessions are in
+-- test/specs.
 \set db :DBNAME
 CREATE DATABASE regress_leaselock_prune;
 \c regress_leaselock_prune
@@ -23,15 +23,15 @@ SELECT ticket AS b FROM leaselock.lease_acquire('break', 'b', '60 s', '300 s') \
 SELECT ticket AS b2 FROM leaselock.lease_acquire('break', 'b', '60 s', '300 s') \gset
 SELECT ticket AS c FROM leaselock.lease_acquire('break', 'c', '60 s', '300 s') \gset
 SET leaselock.clock_offset = '11 s';
--- ok: no such grant: nothing happens
+-- ok: there is no such grant: nothing happens
 SELECT leaselock.lease_break('break', :a_fence - 1);
 SELECT leaselock.lease_break('break', :a_fence + 1);
 SELECT leaselock.lease_break('break', 0);
 SELECT leaselock.lease_break('break', :a_fence, 'break');
 SELECT leaselock.lease_break('break never used', :a_fence);
 SELECT owner, depth, waiters FROM leaselock.lease_peek('break');
--- ok: ended, with all that belongs to it; a lapsed ticket is expired, a
--- released one released; the first waiter is promoted, once
+-- ok: the grant ends with all that belongs to it; a lapsed ticket is expired, a
+-- released one stays released; the first waiter is promoted, once
 BEGIN;
 SELECT leaselock.lease_break('break', :a_fence);
 SELECT owner, depth, waiters, fence > :a_fence AS greater FROM leaselock.lease_peek('break');
@@ -45,7 +45,7 @@ SELECT :'s_owner' AS owner, :s_depth AS depth, :s_waiters AS waiters, :'s_greate
 SELECT a.state AS a, a2.state AS a2, a3.state AS a3
 FROM leaselock.lease_get(:'a') a, leaselock.lease_get(:'a2') a2, leaselock.lease_get(:'a3') a3;
 SELECT state, depth, fence = :a_fence AS same_fence, remaining_ms, next_call_ms, holder FROM leaselock.lease_get(:'a');
--- broken is over: not renewed, not released
+-- a broken ticket has ended: it is neither renewed nor released
 SELECT state FROM leaselock.lease_renew(:'a');
 SELECT state FROM leaselock.lease_release(:'a');
 SELECT leaselock.renew_lock('break', 'a', '1 h'), leaselock.release_lock('break', 'a'), leaselock.fence_check('break', :a_fence, allow_lapsed => true);
@@ -68,7 +68,7 @@ SELECT b.state AS b, b2.state AS b2 FROM leaselock.lease_get(:'b') b, leaselock.
 SELECT leaselock.lease_release_all('a'), leaselock.lease_release_all('d');
 SELECT count(*) FROM leaselock.lease_peek('break');
 SELECT leaselock.lease_break('break', (SELECT fence FROM leaselock.locks WHERE name = 'break'));
--- a lapsed named hold, which stays otherwise
+-- a lapsed named hold, which would otherwise stay
 SELECT leaselock.try_lock('break hold', 'a', '1 s') AS hold \gset
 SET leaselock.clock_offset = '80 s';
 SELECT owner, lapsed, depth FROM leaselock.lease_peek('break hold');
@@ -76,7 +76,7 @@ SELECT leaselock.lease_break('break hold', :hold);
 SELECT count(*) FROM leaselock.lease_peek('break hold');
 SELECT leaselock.renew_lock('break hold', 'a', '1 s');
 SELECT leaselock.try_lock('break hold', 'a', '1 s') > :hold AS greater;
--- a check of the same transaction fails, before and after
+-- a check in the same transaction fails, whether made before or after
 SELECT leaselock.try_lock('break hold', 'a', '1 h') AS hold \gset
 BEGIN;
 SELECT leaselock.fence_check('break hold', :hold);
@@ -103,8 +103,8 @@ RESET leaselock.clock_offset;
 --
 
 TRUNCATE leaselock.locks, leaselock.tickets, leaselock.blockers;
--- A long retention, so that nothing is tidied up by chance when the clock is
--- moved on; the usual one for lease_prune itself.
+-- A long retention keeps incremental pruning out when the clock is moved forward;
+-- lease_prune itself gets the usual one.
 LOAD 'leaselock';
 SET leaselock.ticket_retention = '20 d';
 CREATE FUNCTION public.prune(older_than interval DEFAULT '1 day', max_rows int DEFAULT 10000, retention text DEFAULT '1 h', OUT removed bigint) LANGUAGE plpgsql AS $$
@@ -113,7 +113,7 @@ BEGIN
 	removed := leaselock.lease_prune(older_than, max_rows);
 	PERFORM set_config('leaselock.ticket_retention', '20 d', false);
 END $$;
--- What there is of a ticket.
+-- Which tickets exist.
 CREATE FUNCTION public.states(VARIADIC tickets uuid[]) RETURNS text LANGUAGE sql AS
 	'SELECT string_agg((leaselock.lease_get(t)).state, '' '' ORDER BY nr) FROM unnest(tickets) WITH ORDINALITY u (t, nr)';
 SELECT ticket AS released, fence AS fence FROM leaselock.lease_acquire('prune', 'a', '300 s') \gset
@@ -129,20 +129,20 @@ SELECT leaselock.lease_break('prune broken', :broken_fence);
 SELECT leaselock.try_lock('prune hold', 'a', '1 min') AS hold \gset
 SELECT leaselock.try_lock('prune long', 'a', '1000 days') AS long \gset
 SELECT locks, tickets FROM public.rows();
--- ok: none of it is over for so long; idle is only the lock that was broken
+-- ok: nothing ended that long ago; only the lock that was broken is idle
 SELECT public.prune();
 SELECT public.prune('0 s');
 SELECT locks, tickets FROM public.rows();
 SELECT public.states(:'released', :'held', :'waiting', :'cancelled', :'silent', :'expires', :'broken');
--- retained for leaselock.ticket_retention, whatever older_than says; a lapsed
--- hold and a lock whose grant has lapsed may go, one with a queue may not
+-- kept for leaselock.ticket_retention, whatever older_than says; a lapsed hold and
+-- a lock whose grant has lapsed are removed, a lock with a queue is not
 SET leaselock.clock_offset = '3500 s';
 SELECT public.prune('0 s');
 SELECT name FROM leaselock.locks ORDER BY name;
 SELECT tickets FROM public.rows();
 SELECT public.states(:'released', :'held', :'cancelled', :'expires', :'broken');
 SELECT leaselock.renew_lock('prune hold', 'a', '1 min');
--- as long as each was ended for an hour: not the one that lapsed after 300 s
+-- only tickets that ended an hour ago: not the one that lapsed after 300 s
 SET leaselock.clock_offset = '3700 s';
 SELECT public.prune('2 h');
 SELECT public.prune('0 s');
@@ -161,7 +161,7 @@ SELECT public.prune('0 s', retention => '1 d'); -- the lock
 SELECT public.states(:'t');
 SELECT public.prune('1 min', retention => '10 s');
 SELECT public.states(:'t');
--- what is held is never pruned
+-- a held lock is never pruned
 SET leaselock.clock_offset = '900 d';
 SELECT public.prune('0 s');
 SELECT owner, lapsed, fence = :long AS same_fence FROM leaselock.lease_peek('prune long');
@@ -180,7 +180,7 @@ SELECT public.prune('0 s', 10), locks + tickets AS before FROM public.rows();
 SELECT public.prune('0 s', 2147483647), locks + tickets AS before FROM public.rows();
 SELECT public.prune('0 s', 1), locks + tickets AS before FROM public.rows();
 RESET leaselock.clock_offset;
--- undone
+-- rolled back
 SELECT leaselock.try_lock('prune', 'a', '1 s') AS fence \gset
 SET leaselock.clock_offset = '2 d';
 BEGIN;
@@ -189,8 +189,8 @@ SELECT locks FROM public.rows();
 ROLLBACK;
 SELECT locks FROM public.rows();
 SELECT leaselock.fence_check('prune', :fence, allow_lapsed => true), leaselock.renew_lock('prune', 'a', '1 s');
--- a fence that was checked before: the commit fails, if it is this very
--- transaction that pruned
+-- a fence that was checked before: the commit fails if its own transaction pruned
+-- the lock
 \set VERBOSITY sqlstate
 SET leaselock.clock_offset = '4 d';
 BEGIN;
@@ -201,7 +201,7 @@ COMMIT; -- fail
 \set VERBOSITY default
 SELECT leaselock.fence_check('prune', :fence, allow_lapsed => true);
 RESET leaselock.clock_offset;
--- hints about who is in whose way go with them
+-- hints about who waits behind whom are removed with them
 TRUNCATE leaselock.locks, leaselock.tickets, leaselock.blockers;
 SELECT ticket AS a FROM leaselock.lease_acquire('prune', 'a', '300 s') \gset
 SELECT ticket AS b FROM leaselock.lease_acquire('prune', 'b', '300 s', '300 s') \gset
@@ -213,7 +213,7 @@ SELECT public.prune('0 s') >= 3 AS pruned;
 SELECT * FROM public.rows();
 RESET leaselock.clock_offset;
 
--- a hint that outlived the last queue goes, too
+-- a hint that outlived the last queue is removed, too
 SELECT state FROM leaselock.lease_acquire('hint', 'a');
 SELECT state FROM leaselock.lease_acquire('hint', 'b', wait => '10 s');
 DELETE FROM leaselock.tickets WHERE owner = 'b';
@@ -262,7 +262,7 @@ SELECT leaselock.release_lock('bump', 'a');
 SELECT leaselock.try_lock('bump', 'a', '1 h') AS f2 \gset
 SELECT leaselock.try_lock('bump other', 'a', '1 h') AS f3 \gset
 SELECT :f2 > :b2 AS above, :f3 > :b2 AS other_above, count(*) AS floors FROM leaselock.floor;
--- above fences that are above the floor
+-- above the fences that are above the floor
 SET leaselock.clock_offset = '3000 d';
 SELECT leaselock.try_lock('bump ahead', 'a', '1 h') AS f4 \gset
 RESET leaselock.clock_offset;
@@ -271,7 +271,7 @@ SELECT :f4 > :b2 AS ahead, :b3 > :f4 AS above;
 -- several floors, as after a second restore: the greatest counts
 INSERT INTO leaselock.floor VALUES (1, 1), (:b3 + 1000, 1), (2, 2);
 SELECT leaselock.try_lock('bump more', 'a', '1 h') > :b3 + 1000 AS above, leaselock.fence_bump() > :b3 + 1000 AS bumped;
--- undone
+-- rolled back
 BEGIN;
 SELECT leaselock.fence_bump() > :b3 AS above;
 ROLLBACK;

@@ -1,8 +1,8 @@
 -- A lock's time does not run backwards when the clock is stepped back by up
 -- to max_lease (300 s); a larger step is followed.
 LOAD 'leaselock';
--- Other tests have moved the clock ahead; what was pruned by that clock is in
--- the floor, which lies ahead of the real clock since.
+-- Other tests have moved the clock ahead; what was pruned by that clock has raised
+-- the floor, which has been ahead of the real clock since then.
 DELETE FROM leaselock.floor;
 SET leaselock.ticket_retention = '20000 d';
 \set SHOW_CONTEXT never
@@ -17,7 +17,7 @@ SELECT ticket, fence FROM leaselock.lease_acquire('clock', 'first', '60 s') \gse
 SET leaselock.clock_offset = '61 s';
 -- somebody looks: expired
 SELECT state FROM leaselock.lease_renew(:'a_ticket');
--- ok: stepped back, what had lapsed is not revived
+-- ok: after a step back a lapsed lease is not revived
 SET leaselock.clock_offset = 0;
 SELECT state FROM leaselock.lease_get(:'a_ticket');
 SELECT state FROM leaselock.lease_renew(:'a_ticket');
@@ -28,20 +28,20 @@ SELECT lapsed FROM leaselock.lease_peek('clock');
 SELECT ticket FROM leaselock.lease_acquire('clock.takeover', 'first', '60 s') \gset a_
 SET leaselock.clock_offset = '61 s';
 SELECT ticket, fence FROM leaselock.lease_acquire('clock.takeover', 'second', '60 s') \gset b_
--- ok: stepped back, the new holder holds, and never for longer than its lease
+-- ok: after a step back the new holder holds, never for longer than its lease
 SET leaselock.clock_offset = 0;
 SELECT state, remaining_ms FROM leaselock.lease_get(:'b_ticket');
 SELECT state, holder FROM leaselock.lease_acquire('clock.takeover', 'first', '60 s');
 SELECT state FROM leaselock.lease_get(:'a_ticket');
 SELECT remaining_ms, lapsed FROM leaselock.lease_peek('clock.takeover');
--- ok: a renewal is by the lock's time, which stands still meanwhile
+-- ok: a renewal goes by the lock's time, which stands still in the meantime
 SELECT state, remaining_ms, :ahead BETWEEN 30 AND 61 AS ahead FROM leaselock.lease_renew(:'b_ticket', '60 s');
--- ok: also further back, as long as it is no more than max_lease in all
+-- ok: also further back, as long as it is at most max_lease in all
 SET leaselock.clock_offset = '-200 s';
 SELECT state, remaining_ms FROM leaselock.lease_get(:'b_ticket');
 SELECT state, remaining_ms FROM leaselock.lease_renew(:'b_ticket', '60 s');
 SELECT state, holder FROM leaselock.lease_acquire('clock.takeover', 'first', '60 s');
--- ok: a release and a new grant: a greater fence, and no earlier time
+-- ok: a release and a new grant: a greater fence, no earlier time
 SELECT state FROM leaselock.lease_release(:'b_ticket');
 SELECT state, fence > :b_fence AS greater, remaining_ms, :ahead BETWEEN 30 AND 61 AS ahead
 FROM leaselock.lease_acquire('clock.takeover', 'first', '60 s');
@@ -68,7 +68,7 @@ SET leaselock.clock_offset = '400 s';
 SELECT ticket, fence FROM leaselock.lease_acquire('clock.far', 'w', '60 s') \gset a_
 SELECT state FROM leaselock.lease_release(:'a_ticket');
 RESET leaselock.clock_offset;
--- ok: the lock's time is the clock's again, the fence grows all the same
+-- ok: the lock follows the clock again, and the fence still grows
 SELECT state, fence > :a_fence AS greater, remaining_ms, :ahead < 1 AS not_ahead FROM leaselock.lease_acquire('clock.far', 'w', '60 s');
 SELECT leaselock.lease_release_all('w');
 -- ok: the same for a clock that was a year ahead
@@ -81,7 +81,7 @@ SELECT remaining_ms BETWEEN 1 AND 60000 AS remaining, extract(epoch FROM expires
 FROM leaselock.lease_peek('clock.year');
 SELECT leaselock.release_lock('clock.year', 'w');
 
--- ok: max_lease is the bound that is set
+-- ok: the bound is max_lease as it is set
 SET leaselock.max_lease = '10 min';
 SET leaselock.clock_offset = '400 s';
 SELECT state FROM leaselock.lease_acquire('clock.set', 'w', '60 s');

@@ -1,5 +1,5 @@
--- Waits that would close a cycle are refused: the newest of the cycle.  Here
--- one session speaks for all owners; waits that cross are in test/specs.
+-- Waits that would close a cycle are refused: the newest wait of the cycle.  Here one
+-- session acts for all owners; crossing waits are in test/specs.
 LOAD 'leaselock';
 \set look 'state, ticket, fence, depth, position, holder'
 
@@ -7,7 +7,7 @@ CREATE FUNCTION pg_temp.hold(name text, owner text, scope text DEFAULT 'deadlock
 	'SELECT state FROM leaselock.lease_acquire(name, owner, ''300 s'', scope => scope)';
 CREATE FUNCTION pg_temp.wait(name text, owner text, scope text DEFAULT 'deadlock') RETURNS text LANGUAGE sql AS
 	'SELECT state FROM leaselock.lease_acquire(name, owner, ''60 s'', ''300 s'', scope)';
--- All that waits, and what is held.
+-- Everything that waits or is held.
 CREATE FUNCTION pg_temp.queue() RETURNS text LANGUAGE sql AS $$
 	SELECT string_agg(line, E'\n' ORDER BY line COLLATE "C") FROM (
 		SELECT concat_ws(' ', CASE scope WHEN 'deadlock' THEN name ELSE scope || '/' || name END || ':',
@@ -40,23 +40,23 @@ FROM leaselock.lease_acquire('x', 'b', '60 s', '300 s', 'deadlock');
 SELECT pg_temp.queue();
 -- ok: again
 SELECT pg_temp.wait('x', 'b');
--- ok: who does not wait closes nothing
+-- ok: a caller that does not wait closes nothing
 SELECT state FROM leaselock.lease_acquire('x', 'b', scope => 'deadlock');
 SELECT leaselock.try_lock('x', 'b', '60 s', 'deadlock');
--- ok: the older wait is not the one refused, look as often as it may
+-- ok: the older wait is not refused, however often it looks
 SELECT g.state, g.position FROM leaselock.lease_tickets t, leaselock.lease_get(t.ticket) g WHERE t.scope = 'deadlock' AND t.state = 'waiting';
--- ok: released what the other waits for, the wait is one
+-- ok: after a release of what the other waits for, the wait is accepted
 SELECT leaselock.lease_release_all('b');
 SELECT pg_temp.wait('x', 'b');
 SELECT pg_temp.queue();
 SELECT pg_temp.release_all();
 
--- ok: a request id that ended so is not remembered
+-- ok: a request id that ended this way is not remembered
 \set id '''00000000-0000-0000-0000-0000000000d1'''
 SELECT pg_temp.hold('x', 'a'), pg_temp.hold('y', 'b');
 SELECT pg_temp.wait('y', 'a');
 SELECT :look, request_id = :id AS request_id FROM leaselock.lease_acquire('x', 'b', '60 s', '300 s', 'deadlock', :id);
--- by another identity neither
+-- nor is it by another identity
 SELECT state FROM leaselock.lease_acquire('x', 'c', '60 s', '300 s', 'deadlock', :id);
 SELECT leaselock.lease_release_all('c');
 SELECT state FROM leaselock.lease_acquire('y', 'b', '60 s', '300 s', 'deadlock', :id);
@@ -73,7 +73,7 @@ SELECT pg_temp.hold('x', 'a'), pg_temp.hold('y', 'b'), pg_temp.hold('z', 'c');
 SELECT pg_temp.wait('y', 'a');
 SELECT pg_temp.wait('z', 'b');
 SELECT pg_temp.wait('x', 'c');
--- ok: somebody outside may wait for each of them
+-- ok: an outsider may wait for each of them
 SELECT pg_temp.wait('x', 'd');
 SELECT pg_temp.wait('y', 'd');
 SELECT pg_temp.queue();
@@ -82,12 +82,12 @@ SELECT pg_temp.release_all();
 SELECT name, pg_temp.hold(name, owner) FROM (VALUES ('l1', 'a'), ('l2', 'b'), ('l3', 'c'), ('l4', 'd'), ('l5', 'e')) v (name, owner);
 SELECT name, pg_temp.wait(name, owner) FROM (VALUES ('l2', 'a'), ('l3', 'b'), ('l4', 'c'), ('l5', 'd')) v (name, owner);
 SELECT pg_temp.wait('l1', 'e');
--- ok: with the middle link gone there is none
+-- ok: without the middle link there is no cycle
 SELECT leaselock.lease_release_all('c');
 SELECT pg_temp.wait('l1', 'e');
 SELECT pg_temp.queue();
 SELECT pg_temp.release_all();
--- ok: in whichever order they came, the last one is refused: here the middle
+-- ok: whatever their order, the last wait is refused: here the middle one
 SELECT name, pg_temp.hold(name, owner) FROM (VALUES ('l1', 'a'), ('l2', 'b'), ('l3', 'c'), ('l4', 'd'), ('l5', 'e')) v (name, owner);
 SELECT name, pg_temp.wait(name, owner) FROM (VALUES ('l1', 'e'), ('l4', 'c'), ('l2', 'a'), ('l5', 'd')) v (name, owner);
 SELECT pg_temp.wait('l3', 'b');
@@ -107,19 +107,19 @@ SELECT pg_temp.release_all();
 -- Through waiters ahead
 --
 
--- ok: b waits behind nobody but the holder, c behind b; then b waits for c
+-- ok: b waits only behind the holder, c behind b; then b waits for c
 SELECT pg_temp.hold('x', 'h'), pg_temp.hold('y', 'c');
 SELECT pg_temp.wait('x', 'b');
 SELECT pg_temp.wait('x', 'c');
 SELECT pg_temp.wait('y', 'b');
--- ok: the other way round there is none: c stands behind b, b behind nobody
+-- ok: the other way round there is no cycle: c waits behind b, b behind nobody
 SELECT leaselock.lease_release_all('c');
 SELECT pg_temp.hold('y', 'b');
 SELECT pg_temp.wait('x', 'c');
 SELECT pg_temp.wait('y', 'c');
 SELECT pg_temp.queue();
 SELECT pg_temp.release_all();
--- ok: two queues crossed, neither holder waits
+-- ok: two crossed queues, neither holder waits
 SELECT pg_temp.hold('x', 'h'), pg_temp.hold('y', 'i');
 SELECT pg_temp.wait('x', 'a');
 SELECT pg_temp.wait('y', 'b');
@@ -127,14 +127,14 @@ SELECT pg_temp.wait('x', 'b');
 SELECT pg_temp.wait('y', 'a');
 SELECT pg_temp.queue();
 SELECT pg_temp.release_all();
--- ok: three, the middle one a waiter ahead
+-- ok: three, the middle one being a waiter ahead
 SELECT pg_temp.hold('x', 'h'), pg_temp.hold('y', 'a'), pg_temp.hold('z', 'c');
 SELECT pg_temp.wait('x', 'b');
 SELECT pg_temp.wait('z', 'b');
 SELECT pg_temp.wait('y', 'c');
 SELECT pg_temp.wait('x', 'a');
 SELECT pg_temp.queue();
--- ok: with the one ahead gone there is none
+-- ok: without the waiter ahead there is no cycle
 SELECT leaselock.lease_release_all('b');
 SELECT pg_temp.wait('x', 'a');
 SELECT pg_temp.release_all();
@@ -143,14 +143,14 @@ SELECT pg_temp.release_all();
 -- What makes no edge
 --
 
--- ok: a wait that was given up
+-- ok: a cancelled wait
 SELECT pg_temp.hold('x', 'a'), pg_temp.hold('y', 'b');
 SELECT ticket FROM leaselock.lease_acquire('y', 'a', '60 s', '300 s', 'deadlock') \gset
 SELECT state FROM leaselock.lease_release(:'ticket');
 SELECT pg_temp.wait('x', 'b');
 SELECT pg_temp.release_all();
--- ok: reentrancy: the holder is let in, whoever waits, and a second ticket of a
--- waiter waits for nobody new
+-- ok: reentrancy: the holder is let in whoever waits, and a second ticket of a waiter
+-- waits for nobody new
 SELECT pg_temp.hold('x', 'a'), pg_temp.hold('y', 'b');
 SELECT pg_temp.wait('x', 'b');
 SELECT pg_temp.wait('x', 'a');
@@ -158,7 +158,7 @@ SELECT pg_temp.wait('x', 'b');
 SELECT pg_temp.wait('x', 'c');
 SELECT pg_temp.wait('x', 'b');
 SELECT pg_temp.queue();
--- ok: released one of two, the other still makes one
+-- ok: with one of two released, the other still makes an edge
 SELECT pg_temp.hold('y', 'b');
 SELECT t.state FROM (SELECT ticket FROM leaselock.lease_tickets WHERE scope = 'deadlock' AND name = 'y' LIMIT 1) o, leaselock.lease_release(o.ticket) t;
 SELECT pg_temp.wait('y', 'a');
@@ -213,7 +213,7 @@ SELECT w.state, count(*) FROM generate_series(1, 200) i, leaselock.lease_acquire
 SELECT w.state, count(*) FROM generate_series(1, 200) i, leaselock.lease_acquire('z', 'v' || i, '60 s', '300 s', 'deadlock') w GROUP BY w.state;
 SELECT pg_temp.wait('q', 'v150');
 SELECT pg_temp.wait('z', 'a');
--- ok: with that one gone there is none
+-- ok: without that one there is no cycle
 SELECT leaselock.lease_release_all('v150');
 SELECT pg_temp.wait('z', 'a');
 SELECT name, state, count(*) FROM leaselock.lease_tickets WHERE scope = 'deadlock' GROUP BY 1, 2 ORDER BY 1, 2;
@@ -221,7 +221,7 @@ SELECT pg_temp.release_all();
 SELECT count(*) FROM leaselock.lease_status WHERE scope LIKE 'deadlock%' AND NOT lapsed;
 
 --
--- What the clock has ended makes no edge.  Each with locks of its own, for a
+-- What the clock has ended makes no edge.  Each case has locks of its own, because a
 -- lock's time does not run backwards.
 --
 
@@ -255,7 +255,7 @@ SELECT state FROM leaselock.lease_acquire('y3', 'a', '60 s', '10 s', 'deadlock')
 SET leaselock.clock_offset = '33 s';
 SELECT pg_temp.wait('x3', 'b');
 SELECT pg_temp.release_all();
--- ok: a waiter that fell silent, or is no longer live among those ahead
+-- ok: a waiter that fell silent, or a waiter ahead that is no longer live
 SELECT pg_temp.hold('x4', 'a'), pg_temp.hold('y4', 'b');
 SELECT pg_temp.wait('y4', 'a');
 SET leaselock.clock_offset = '54 s';
@@ -268,7 +268,7 @@ SET leaselock.clock_offset = '75 s';
 SELECT pg_temp.wait('y5', 'b');
 SELECT pg_temp.release_all();
 -- ok: with the clock stepped back, one lock's time is ahead of another's; the wait
--- that is being queued is the newest all the same
+-- being queued still counts as the newest
 SET leaselock.clock_offset = '100 s';
 SELECT pg_temp.hold('x6', 'b');
 RESET leaselock.clock_offset;

@@ -1,9 +1,9 @@
--- Events: every kind, whose they are, when they happened, and who sees them.
+-- Events: every kind, their owners and times, and who sees them.
 -- Time is moved by leaselock.clock_offset.
 LOAD 'leaselock';
 
--- Events are shown once no older transaction is under way, wherever; other
--- sessions may be at work on this server.
+-- Events are shown once no older transaction is in progress anywhere; other sessions
+-- may be active on this server.
 CREATE PROCEDURE pg_temp.await() LANGUAGE plpgsql AS $$
 DECLARE
 	newest xid8 := (SELECT xid FROM leaselock.events ORDER BY xid DESC LIMIT 1);
@@ -12,7 +12,8 @@ BEGIN
 		PERFORM pg_sleep(0.01);
 	END LOOP;
 END $$;
--- A fence by how many the lock had before it, a ticket by its name in the test.
+-- A fence is shown as the number of fences that the lock had before it, a ticket by
+-- its name in the test.
 CREATE TABLE labels (ticket uuid, label text);
 CREATE FUNCTION pg_temp.label(label text, ticket uuid) RETURNS uuid LANGUAGE sql AS
 	'INSERT INTO labels VALUES (ticket, label) RETURNING ticket';
@@ -24,7 +25,7 @@ CREATE VIEW told AS
 	LEFT JOIN labels USING (ticket);
 \set told 'kind, owner, "grant", label FROM told WHERE scope = ''events'' AND name'
 
--- off: nothing, which is the default
+-- off, the default: nothing
 SHOW leaselock.events;
 SELECT ticket FROM leaselock.lease_acquire('off', 'a', scope => 'events') \gset
 SELECT state FROM leaselock.lease_release(:'ticket');
@@ -55,8 +56,8 @@ SELECT leaselock.lease_release_all('a', 'events');
 CALL pg_temp.await();
 SELECT :told = 'shares' ORDER BY n;
 
--- ok: a promotion by a release, one by the waiter's own look, and further waits
--- of an identity that join its grant
+-- ok: a promotion by a release, a promotion by the waiter's own look, and further
+-- waits of an identity that join its grant
 SELECT pg_temp.label('h', ticket) AS h FROM leaselock.lease_acquire('turns', 'h', scope => 'events') \gset
 SELECT pg_temp.label('p', ticket) AS p FROM leaselock.lease_acquire('turns', 'p', '60 s', '300 s', 'events') \gset
 SELECT pg_temp.label('p2', ticket) AS p2 FROM leaselock.lease_acquire('turns', 'p', '60 s', '300 s', 'events') \gset
@@ -73,8 +74,8 @@ RESET leaselock.waiter_timeout;
 CALL pg_temp.await();
 SELECT :told = 'turns' ORDER BY n;
 
--- ok: a lapse is silent until somebody takes the lock over; told once, by the
--- time at which it ran out
+-- ok: a lapse is silent until somebody takes the lock over; then there is one event,
+-- with the time at which the lease ran out
 SELECT pg_temp.label('x', ticket) AS x, expires_at AS x_end FROM leaselock.lease_acquire('lapse', 'x', scope => 'events') \gset
 SET leaselock.clock_offset = '61 s';
 SELECT owner, lapsed FROM leaselock.lease_peek('lapse', 'events');
@@ -88,7 +89,7 @@ SELECT :told = 'lapse' ORDER BY n;
 SELECT kind, owner, at = :'x_end' AS when_it_ran_out, at < (SELECT recorded_at FROM leaselock.events e WHERE (e.xid, e.id) = (t.xid, t.id)) AS recorded_later
 FROM told t WHERE name = 'lapse' AND kind = 'expired';
 
--- ok: or until its owner settles its last ticket; not again by who takes over
+-- ok: or until its owner settles its last ticket; no second event at the takeover
 SELECT pg_temp.label('s1', ticket) AS s1 FROM leaselock.lease_acquire('settled', 's', scope => 'events') \gset
 SELECT pg_temp.label('s2', ticket) AS s2, expires_at AS s2_end FROM leaselock.lease_acquire('settled', 's', '100 s', scope => 'events') \gset
 SET leaselock.clock_offset = '101 s';
@@ -103,7 +104,7 @@ SELECT :told = 'settled' ORDER BY n;
 SELECT kind, at = :'s2_end' AS when_the_last_ran_out FROM told WHERE name = 'settled' AND kind = 'expired';
 RESET leaselock.clock_offset;
 
--- ok: one of several tickets that runs out is no expiry
+-- ok: if only one of several tickets runs out there is no event
 SELECT pg_temp.label('o1', ticket) AS o1 FROM leaselock.lease_acquire('one of two', 'o', '5 s', scope => 'events') \gset
 SELECT pg_temp.label('o2', ticket) AS o2 FROM leaselock.lease_acquire('one of two', 'o', '100 s', scope => 'events') \gset
 SET leaselock.clock_offset = '6 s';
@@ -114,7 +115,7 @@ RESET leaselock.clock_offset;
 CALL pg_temp.await();
 SELECT :told = 'one of two' ORDER BY n;
 
--- ok: a lapsed named hold is there to renew, and to release; that is no expiry
+-- ok: a lapsed named hold can be renewed and released; that is no expiry
 -- ... until somebody takes the lock over
 SELECT leaselock.try_lock('hold', 'n', '5 s', 'events') > 0 AS held;
 SET leaselock.clock_offset = '6 s';
@@ -128,7 +129,7 @@ RESET leaselock.clock_offset;
 CALL pg_temp.await();
 SELECT :told = 'hold' ORDER BY n;
 
--- ok: broken, for each share; whose lease it was, not who broke it
+-- ok: broken, for each share; the event names the owner of the lease, not who broke it
 SELECT pg_temp.label('b1', ticket) AS b1, fence AS b_fence FROM leaselock.lease_acquire('break', 'b', '5 s', scope => 'events') \gset
 SELECT pg_temp.label('b2', ticket) AS b2 FROM leaselock.lease_acquire('break', 'b', scope => 'events') \gset
 SELECT pg_temp.label('b3', ticket) AS b3 FROM leaselock.lease_acquire('break', 'b', scope => 'events') \gset
@@ -140,7 +141,7 @@ SELECT leaselock.lease_break('break', :b_fence, 'events');
 RESET leaselock.clock_offset;
 CALL pg_temp.await();
 SELECT :told = 'break' ORDER BY n;
--- ok: a grant that has lapsed is broken all the same
+-- ok: a lapsed grant is broken as well
 SELECT fence AS d_fence, pg_temp.label('d', ticket) AS d FROM leaselock.lease_acquire('break lapsed', 'd', scope => 'events') \gset
 SET leaselock.clock_offset = '61 s';
 SELECT leaselock.lease_break('break lapsed', :d_fence, 'events');
@@ -148,8 +149,8 @@ RESET leaselock.clock_offset;
 CALL pg_temp.await();
 SELECT :told = 'break lapsed' ORDER BY n;
 
--- ok: what operators do, with the operator's role and no owner; whose grant is
--- broken by that is told of as his
+-- ok: operators' actions, with the operator's role and no owner; a grant that they
+-- break has an event with its own owner
 CREATE ROLE regress_leaselock_events;
 CREATE ROLE regress_leaselock_events_operator;
 SET ROLE regress_leaselock_events_operator;
@@ -165,14 +166,14 @@ SELECT kind, scope, name, owner, CASE role WHEN current_user THEN 'the operator'
 WHERE scope = 'events.team' OR scope IS NULL ORDER BY xid, id;
 SELECT fence = :floor AS the_new_floor FROM leaselock.lease_events(max_rows => 100000) WHERE kind = 'bumped';
 
--- ok: under grants nothing else was told
+-- ok: under grants there are no other events
 SELECT kind FROM told GROUP BY kind ORDER BY kind COLLATE "C";
--- ok: no event without its transaction's id, nor twice in that; in order
+-- ok: every event has its transaction's id, once, and in order
 SELECT count(*) = count(DISTINCT (xid, id)) AS unique, min(id) AS first FROM told;
 SELECT bool_and((xid, id) > (before_xid, before_id)) AS in_order
 FROM (SELECT xid, id, lag(xid) OVER w AS before_xid, lag(id) OVER w AS before_id FROM told WINDOW w AS (ORDER BY n)) e;
 
--- ok: the note of the ticket; of a grant that lapsed that of one of its tickets
+-- ok: the note of the ticket; for a lapsed grant the note of one of its tickets
 SELECT pg_temp.label('n1', ticket) AS n1 FROM leaselock.lease_acquire('note', 'n', scope => 'events', note => 'first') \gset
 SELECT pg_temp.label('n2', ticket) AS n2 FROM leaselock.lease_acquire('note', 'n', scope => 'events', note => 'second') \gset
 SELECT leaselock.try_lock('note', 'n', '1 min', 'events') > 0 AS held;
@@ -182,7 +183,7 @@ SELECT state FROM leaselock.lease_acquire('note', 'o', scope => 'events');
 RESET leaselock.clock_offset;
 CALL pg_temp.await();
 SELECT kind, owner, label, note FROM told WHERE name = 'note' ORDER BY n;
--- ok: what is as long as can be still fits into the table
+-- ok: the longest values still fit into the table
 CREATE FUNCTION pg_temp.noise(seed text, length int) RETURNS text LANGUAGE sql AS
 	$$SELECT left(string_agg(md5(seed || i), ''), length) FROM generate_series(1, 40) i$$;
 SELECT state FROM leaselock.lease_acquire(pg_temp.noise('n', 255), pg_temp.noise('o', 255), scope => pg_temp.noise('s', 255), note => pg_temp.noise('x', 1000));
@@ -199,7 +200,7 @@ SELECT pg_temp.label('A', ticket) AS a FROM leaselock.lease_acquire('all', 'A', 
 SELECT pg_temp.label('B', ticket) AS b FROM leaselock.lease_acquire('all', 'B', '60 s', '300 s', 'events') \gset
 SELECT pg_temp.label('C', ticket) AS c FROM leaselock.lease_acquire('all', 'C', '60 s', '300 s', 'events') \gset
 SELECT pg_temp.label('D', ticket) AS d FROM leaselock.lease_acquire('all', 'D', '60 s', '10 s', 'events') \gset
--- ok: a poll that changes nothing is none
+-- ok: a poll that changes nothing has no event
 SELECT state FROM leaselock.lease_get(:'b');
 SELECT state FROM leaselock.lease_renew(:'a');
 SELECT leaselock.try_lock('all', 'A', '1 min', 'events') > 0 AS held;
@@ -212,7 +213,7 @@ SELECT leaselock.release_lock('all', 'A', 'events');
 SELECT state FROM leaselock.lease_release(:'a');
 SELECT state FROM leaselock.lease_get(:'b');
 SELECT state FROM leaselock.lease_get(:'b');
--- ok: a wait that nobody asks for any more is over when it is removed
+-- ok: an abandoned wait ends when it is removed
 SELECT pg_temp.label('E', ticket) AS e, wait_until AS e_until FROM leaselock.lease_acquire('all', 'E', '60 s', '100 s', 'events') \gset
 SET leaselock.clock_offset = '90 min';
 SELECT leaselock.lease_prune('1 h') > 0 AS pruned;
@@ -221,8 +222,8 @@ CALL pg_temp.await();
 SELECT :told = 'all' ORDER BY n;
 SELECT at = :'e_until' AS when_the_wait_ran_out FROM told WHERE label = 'E' AND kind = 'timed_out';
 
--- ok: an immediate deadlock writes nothing; that of a ticket which waits already
--- is one
+-- ok: an immediate deadlock writes nothing; the deadlock of a waiting ticket has an
+-- event
 SELECT pg_temp.label('v1', ticket) AS v1 FROM leaselock.lease_acquire('dead 1', 'v', '300 s', scope => 'events') \gset
 SELECT pg_temp.label('w2', ticket) AS w2 FROM leaselock.lease_acquire('dead 2', 'w', '300 s', scope => 'events') \gset
 SELECT pg_temp.label('v2', ticket) AS v2 FROM leaselock.lease_acquire('dead 2', 'v', '60 s', '300 s', 'events') \gset
@@ -233,7 +234,7 @@ CALL pg_temp.await();
 SELECT name, kind, owner, label FROM told WHERE scope = 'events' AND name LIKE 'dead%' ORDER BY n;
 SELECT leaselock.lease_release_all('v', 'events') + leaselock.lease_release_all('w', 'events') AS released;
 
--- ok: who lost access is told of
+-- ok: lost access has an event
 SELECT pg_temp.label('L', ticket) AS l FROM leaselock.lease_acquire('lost', 'L', scope => 'events.lost') \gset
 SET ROLE regress_leaselock_events;
 SELECT state FROM leaselock.lease_acquire('lost', 'M', '60 s', '300 s', 'events.lost');
@@ -261,7 +262,7 @@ SELECT count(*) - :before AS more FROM leaselock.events;
 -- Transactions
 --
 
--- ok: what was rolled back was not; a savepoint leaves a gap
+-- ok: rolled-back changes have no events; a savepoint leaves a gap
 BEGIN;
 SELECT pg_temp.label('r0', ticket) AS r0 FROM leaselock.lease_acquire('rolled back', 'r', scope => 'events') \gset
 ROLLBACK;
@@ -271,7 +272,7 @@ SAVEPOINT s;
 SELECT pg_temp.label('r2', ticket) AS r2 FROM leaselock.lease_acquire('rolled back', 'r', scope => 'events') \gset
 ROLLBACK TO s;
 SELECT pg_temp.label('r3', ticket) AS r3 FROM leaselock.lease_acquire('rolled back', 'r', scope => 'events') \gset
--- ok: not even its own are shown to a transaction that is under way
+-- ok: a transaction in progress does not even see its own
 SELECT count(*) FROM told WHERE name = 'rolled back';
 COMMIT;
 CALL pg_temp.await();
@@ -284,7 +285,7 @@ SELECT leaselock.lease_release_all('r', 'events');
 
 CALL pg_temp.await();
 SELECT count(*) AS total FROM leaselock.lease_events(max_rows => 100000) \gset
--- ok: page by page, whatever the size of the page, all of them and in order
+-- ok: page by page, whatever the size of the page, all events in order
 CREATE FUNCTION pg_temp.pages(size int) RETURNS TABLE (xid xid8, id bigint) LANGUAGE plpgsql AS $$
 DECLARE
 	found bigint;
@@ -321,7 +322,7 @@ SELECT count(*) = :total AS all FROM leaselock.lease_events('0', NULL, 100000);
 -- fail: a number needs its transaction
 SELECT count(*) FROM leaselock.lease_events(after_id => 1);
 \echo :SQLSTATE
--- fail: at least one
+-- fail: max_rows is at least 1
 SELECT count(*) FROM leaselock.lease_events(max_rows => 0);
 \echo :SQLSTATE
 SELECT count(*) FROM leaselock.lease_events(max_rows => -1);
@@ -341,11 +342,11 @@ SELECT ticket FROM leaselock.lease_acquire('last', 's', scope => 'events') \gset
 SELECT state FROM leaselock.lease_release(:'ticket');
 RESET ROLE;
 CALL pg_temp.await();
--- ok: a member does; of what has no scope nothing
+-- ok: a member sees its scope's events, and none without a scope
 SET ROLE regress_leaselock_events_operator;
 SELECT kind, scope, name FROM leaselock.lease_events(:'last_xid', :last_id) ORDER BY xid, id;
 SELECT count(*) FROM leaselock.lease_events(max_rows => 100000) WHERE scope IS NULL;
--- ok: others do not, and what they cannot see does not count
+-- ok: others do not, and events that they cannot see do not count
 SET ROLE regress_leaselock_events;
 SELECT kind, scope, name FROM leaselock.lease_events(:'last_xid', :last_id) ORDER BY xid, id;
 SELECT kind, scope, name FROM leaselock.lease_events(:'last_xid', :last_id, 1);
@@ -377,7 +378,7 @@ COMMIT;
 --
 
 SET leaselock.events = off;
--- ok: seven days, whatever lease_prune is asked for
+-- ok: seven days, whatever the arguments of lease_prune
 SELECT count(*) AS before FROM leaselock.events \gset
 SET leaselock.clock_offset = '6.9 d';
 SELECT leaselock.lease_prune('0 s') >= 0 AS pruned;
@@ -385,12 +386,12 @@ SELECT count(*) = :before AS all_there FROM leaselock.events;
 SET leaselock.clock_offset = '8 d';
 SELECT leaselock.lease_prune('9 d') >= 0 AS pruned;
 SELECT count(*) = :before AS all_there FROM leaselock.events;
--- ok: the rows that it removes count
+-- ok: the removed rows are counted
 SELECT leaselock.lease_prune('0 s', 3);
 SELECT :before - count(*) AS removed FROM leaselock.events;
 SELECT leaselock.lease_prune('0 s') = :before - 3 AS rest;
 SELECT count(*) FROM leaselock.events;
--- ok: what ran out long ago is kept from when that was found out
+-- ok: the retention of an expiry counts from when it was found
 RESET leaselock.clock_offset;
 SET leaselock.events = grants;
 SELECT leaselock.try_lock('long ago', 'l', '5 s', 'events') > 0 AS held;

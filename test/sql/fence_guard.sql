@@ -1,9 +1,9 @@
--- fence_guard: its three forms, how they are to be written, and what they answer.
--- That no way of writing a row goes past them is in fence_writes.
+-- fence_guard: its three forms, how to write them, and what they answer.  fence_writes
+-- shows that no way of writing a row gets past them.
 LOAD 'leaselock';
 \set SHOW_CONTEXT never
 
--- What a statement answers, with the fences named.
+-- What a statement answers, with fences shown by name.
 CREATE FUNCTION pg_temp.refusal(statement text, fences bigint[] DEFAULT '{}') RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	state text;
@@ -38,10 +38,10 @@ SELECT fence AS elsewhere FROM leaselock.lease_acquire('fence_guard', 'w', '300 
 CREATE TABLE guarded (id int, fence bigint, what text);
 CREATE TRIGGER guard BEFORE INSERT OR UPDATE ON guarded FOR EACH ROW
 	EXECUTE FUNCTION leaselock.fence_guard('column', 'fence', 'fence_guard');
--- ok: the present fence, and what is written is what was said
+-- ok: the present fence, and the row is written as given
 INSERT INTO guarded VALUES (1, :new, 'inserted') RETURNING id, fence = :new AS fence, what;
 UPDATE guarded SET what = 'updated' RETURNING id, fence = :new AS fence, what;
--- fail: a stale one, one that was never given out, another lock's
+-- fail: a stale fence, one that was never issued, one of another lock
 SELECT pg_temp.refusal(format('INSERT INTO guarded VALUES (2, %s, ''stale'')', :old), ARRAY[:old, :new]);
 SELECT pg_temp.refusal(format('UPDATE guarded SET fence = %s', :old), ARRAY[:old, :new]);
 SELECT pg_temp.refusal(format('INSERT INTO guarded VALUES (2, %s, ''stale'')', :new + 1), ARRAY[:old, :new, :new + 1]);
@@ -61,7 +61,7 @@ ALTER TABLE guarded ENABLE TRIGGER guard;
 SELECT split_part(pg_temp.refusal('UPDATE guarded SET what = ''stale'' WHERE id = 3'), E'\n', 1);
 SELECT split_part(pg_temp.refusal('UPDATE guarded SET what = ''stale'' WHERE id = 4'), E'\n', 1);
 UPDATE guarded SET fence = :new WHERE id IN (3, 4);
--- ok: a DELETE is not its business
+-- ok: DELETE is not affected
 DELETE FROM guarded WHERE id IN (3, 4);
 -- with the scope
 CREATE TABLE guarded_scope (fence bigint);
@@ -93,7 +93,7 @@ SELECT split_part(pg_temp.refusal('UPDATE guarded_named SET scope = ''public''')
 SELECT pg_temp.refusal(format('INSERT INTO guarded_named VALUES (NULL, %s, ''public'')', :new));
 SELECT pg_temp.refusal(format('INSERT INTO guarded_named VALUES (''fence_guard'', %s, NULL)', :new));
 SELECT pg_temp.refusal('INSERT INTO guarded_named VALUES (''fence_guard'', NULL, ''public'')');
--- fail: text that cannot be a name or a scope
+-- fail: text that is not a valid name or scope
 SELECT what, pg_temp.refusal(format('INSERT INTO guarded_named VALUES (%L, %s, %L)', name, :new, scope))
 FROM (VALUES ('empty', '', 'public'), ('leading blank', ' fence_guard', 'public'), ('trailing blank', 'fence_guard ', 'public'),
 	('control character', E'fence\tguard', 'public'), ('256 bytes', repeat('x', 256), 'public'), ('scope', 'fence_guard', ''), ('scope', 'fence_guard', E'public\n')) v (what, name, scope);
@@ -121,14 +121,14 @@ CREATE TABLE guarded_all (id int, what text);
 INSERT INTO guarded_all VALUES (1, 'before');
 CREATE TRIGGER guard BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON guarded_all FOR EACH STATEMENT
 	EXECUTE FUNCTION leaselock.fence_guard('transaction', 'fence_guard');
--- fail: it has not
+-- fail: it has not checked
 SELECT pg_temp.refusal('INSERT INTO guarded_all VALUES (2)');
 SELECT pg_temp.refusal('UPDATE guarded_all SET id = 2');
 SELECT pg_temp.refusal('DELETE FROM guarded_all');
 SELECT pg_temp.refusal('TRUNCATE guarded_all');
--- fail: even with no row
+-- fail: even without any row
 SELECT split_part(pg_temp.refusal('DELETE FROM guarded_all WHERE false'), E'\n', 1);
--- ok: it has, in every way
+-- ok: it has checked, in every way
 \set VERBOSITY sqlstate
 BEGIN;
 SELECT leaselock.fence_check('fence_guard', :new);
@@ -140,7 +140,7 @@ BEGIN;
 SELECT leaselock.fence_assert('fence_guard', :new);
 TRUNCATE guarded_all;
 COMMIT;
--- fail: that was another transaction
+-- fail: another transaction has checked
 INSERT INTO guarded_all VALUES (3, 'late');
 -- fail: checks that did not pass
 BEGIN;
@@ -152,7 +152,7 @@ BEGIN;
 SELECT leaselock.fence_check('fence_guard', :elsewhere, 'elsewhere');
 INSERT INTO guarded_all VALUES (3, 'other lock');
 ROLLBACK;
--- ok: a row that fence_guard has let pass is a check
+-- ok: a row that has passed fence_guard counts as a check
 BEGIN;
 INSERT INTO guarded VALUES (5, :new, 'a row');
 INSERT INTO guarded_all VALUES (5, 'checked by a row');
@@ -171,7 +171,7 @@ INSERT INTO guarded_scope VALUES (2);
 ROLLBACK;
 TABLE guarded_scope;
 DROP TABLE guarded_scope;
--- ok: a lapsed fence, if the check allowed it; fail: if it did not
+-- ok: a lapsed fence if the check allowed it; fail: otherwise
 SELECT ticket AS l, fence AS lapsed FROM leaselock.lease_acquire('fence_guard.lapse', 'w', '60 s') \gset
 CREATE TABLE guarded_lapse (id int, fence bigint);
 CREATE TRIGGER guard BEFORE INSERT ON guarded_lapse FOR EACH STATEMENT
@@ -193,7 +193,7 @@ SET LOCAL leaselock.clock_offset = '61 s';
 INSERT INTO guarded_lapse VALUES (3);
 COMMIT;
 TABLE guarded_lapse;
--- fail: the row form wants a live lease, row by row; ok: the commit does not
+-- fail: the row form requires a live lease for each row; ok: the commit does not
 CREATE TABLE guarded_row (id int, fence bigint);
 CREATE TRIGGER guard BEFORE INSERT ON guarded_row FOR EACH ROW
 	EXECUTE FUNCTION leaselock.fence_guard('column', 'fence', 'fence_guard.lapse');
@@ -208,7 +208,7 @@ SET LOCAL leaselock.clock_offset = '61 s';
 COMMIT;
 SELECT id FROM guarded_row;
 DROP TABLE guarded_row;
--- fail: after the transaction's own release; ok: undone, it is checked again
+-- fail: after the transaction's own release; ok: rolled back and checked again
 SELECT ticket AS l, fence AS lapsed FROM leaselock.lease_acquire('fence_guard.lapse', 'w', '60 s') \gset
 BEGIN;
 SELECT leaselock.fence_check('fence_guard.lapse', :lapsed);
@@ -230,7 +230,7 @@ ROLLBACK TO s;
 SELECT leaselock.fence_check('fence_guard.lapse', :again);
 INSERT INTO guarded_lapse VALUES (8);
 ROLLBACK;
--- ok: the release of one of two tickets ends nothing, nor does a renewal
+-- ok: neither the release of one of two tickets nor a renewal ends the grant
 BEGIN;
 SELECT leaselock.fence_check('fence_guard.lapse', :lapsed);
 SELECT ticket AS l2 FROM leaselock.lease_acquire('fence_guard.lapse', 'w', '60 s') \gset
@@ -238,7 +238,7 @@ SELECT state FROM leaselock.lease_release(:'l');
 SELECT state FROM leaselock.lease_renew(:'l2');
 INSERT INTO guarded_lapse VALUES (9);
 COMMIT;
--- fail: after the transaction's own takeover, the check of the former grant
+-- fail: the check of the former grant, after the transaction's own takeover
 BEGIN;
 SELECT leaselock.fence_check('fence_guard.lapse', :lapsed);
 SET LOCAL leaselock.clock_offset = '61 s';
@@ -260,7 +260,7 @@ SELECT ticket, fence AS new FROM leaselock.lease_acquire('fence_guard', 'w', '30
 -- Savepoints and exception blocks
 --
 
--- fail: a check that was rolled back is none, at any depth
+-- fail: a rolled-back check does not count, at any depth
 BEGIN;
 SAVEPOINT a;
 SAVEPOINT b;
@@ -282,7 +282,7 @@ RELEASE b;
 RELEASE a;
 INSERT INTO guarded_all VALUES (23, 'released');
 COMMIT;
--- ok: checked outside, a savepoint rolled back takes nothing away
+-- ok: a check outside the savepoint survives the rollback
 BEGIN;
 SELECT leaselock.fence_check('fence_guard', :new);
 SAVEPOINT a;
@@ -290,7 +290,7 @@ SELECT leaselock.fence_check('fence_guard', :new);
 ROLLBACK TO a;
 INSERT INTO guarded_all VALUES (24, 'outer check');
 COMMIT;
--- ok: rows of a savepoint that was rolled back need no fence at the commit
+-- ok: rows of a rolled-back savepoint need no fence at commit
 BEGIN;
 SAVEPOINT a;
 SELECT fence AS undone FROM leaselock.lease_acquire('fence_guard.undone', 'w') \gset
@@ -341,7 +341,7 @@ SELECT * FROM guarded_all ORDER BY id;
 -- REPEATABLE READ and SERIALIZABLE: a grant younger than the snapshot
 --
 
--- ok: an older one, renewed or not
+-- ok: an older grant, renewed or not
 BEGIN ISOLATION LEVEL REPEATABLE READ;
 INSERT INTO guarded VALUES (30, :new, 'older grant');
 SELECT state FROM leaselock.lease_renew(:'ticket');
@@ -352,7 +352,7 @@ COMMIT;
 BEGIN ISOLATION LEVEL SERIALIZABLE;
 INSERT INTO guarded VALUES (31, :new, 'older grant');
 COMMIT;
--- fail: one of the same transaction, through each form
+-- fail: a grant of the same transaction, with each form
 SELECT leaselock.lease_release_all('w', 'public') > 0 AS released;
 BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT fence AS young FROM leaselock.lease_acquire('fence_guard', 'w') \gset
@@ -380,7 +380,7 @@ DROP TABLE guarded_named;
 \set VERBOSITY default
 
 --
--- How the trigger is to be written
+-- How to write the trigger
 --
 
 CREATE TABLE written (id int, fence bigint, small int, amount numeric, name text, scope varchar, padded char(10), label name, "Mixed" bigint, gone bigint);
@@ -388,7 +388,7 @@ ALTER TABLE written DROP COLUMN gone;
 INSERT INTO written VALUES (1);
 CREATE VIEW written_view AS SELECT * FROM written;
 
--- What a trigger so written answers to a statement.
+-- What a trigger written this way answers to a statement.
 CREATE FUNCTION pg_temp.answer(timing text, arguments text, statement text DEFAULT 'INSERT INTO written VALUES (2, 1, name => ''x'')',
 	OUT state text, OUT message text, OUT hint text) LANGUAGE plpgsql AS $$
 BEGIN
@@ -401,7 +401,7 @@ END $$;
 \set row 'BEFORE INSERT OR UPDATE ON written FOR EACH ROW'
 \set stmt 'BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON written FOR EACH STATEMENT'
 
--- fail: form and number of the arguments
+-- fail: form and number of arguments
 SELECT arguments, state, message
 FROM unnest(ARRAY['', '''column''', '''column'', ''fence''', '''column'', ''fence'', ''l'', ''s'', ''x''',
 	'''columns''', '''columns'', ''fence''', '''columns'', ''fence'', ''name'', ''scope'', ''x''',
@@ -410,14 +410,14 @@ FROM unnest(ARRAY['', '''column''', '''column'', ''fence''', '''column'', ''fenc
 SELECT arguments, state, message
 FROM unnest(ARRAY['', '''transaction''', '''transaction'', ''l'', ''s'', ''x''', '''Transaction'', ''l'''])
 	arguments, pg_temp.answer(:'stmt', arguments, 'UPDATE written SET id = 1');
--- fail: columns that are not there, or of another type
+-- fail: columns that do not exist, or have another type
 SELECT arguments, state, message
 FROM unnest(ARRAY['''column'', ''nowhere'', ''l''', '''column'', ''gone'', ''l''', '''column'', '''', ''l''', '''column'', ''Fence'', ''l''', '''column'', ''mixed'', ''l''',
 	'''column'', ''small'', ''l''', '''column'', ''amount'', ''l''', '''column'', ''name'', ''l''', '''column'', ''tableoid'', ''l''', '''column'', ''ctid'', ''l''',
 	'''columns'', ''small'', ''name''', '''columns'', ''fence'', ''nowhere''', '''columns'', ''fence'', ''fence''', '''columns'', ''fence'', ''label''', '''columns'', ''fence'', ''padded''',
 	'''columns'', ''fence'', ''name'', ''nowhere''', '''columns'', ''fence'', ''name'', ''small''', '''columns'', ''name'', ''fence'''])
 	arguments, pg_temp.answer(:'row', arguments, 'UPDATE written SET id = 1');
--- fail: names of locks that cannot be
+-- fail: invalid lock names
 SELECT timing, arguments, state, message
 FROM (VALUES (:'row', '''column'', ''fence'', '''''), (:'row', '''column'', ''fence'', '' l'''), (:'row', '''column'', ''fence'', ''l'', '''''),
 	(:'row', '''column'', ''fence'', E''l\t'''), (:'stmt', '''transaction'', '''''), (:'stmt', '''transaction'', ''l'', ''s '''),
@@ -439,7 +439,7 @@ FROM (VALUES
 	('BEFORE DELETE ON written FOR EACH ROW', '''column'', ''fence'', ''l''', 'DELETE FROM written'),
 	('BEFORE INSERT OR UPDATE OR DELETE ON written FOR EACH ROW', '''columns'', ''fence'', ''name''', 'DELETE FROM written')
 ) v (timing, arguments, statement), pg_temp.answer(timing, arguments, statement);
--- ok: each hint of those says how to write it
+-- ok: each of those hints says how to write it
 SELECT DISTINCT hint FROM (
 	SELECT hint FROM unnest(ARRAY['', '''column'', ''fence''', '''row''', '''column'', ''nowhere'', ''l''', '''column'', ''small'', ''l''', '''columns'', ''fence'', ''small''']) arguments,
 		pg_temp.answer(:'row', arguments, 'UPDATE written SET id = 1')
@@ -448,8 +448,8 @@ SELECT DISTINCT hint FROM (
 	UNION ALL
 	SELECT hint FROM unnest(ARRAY['AFTER INSERT ON written FOR EACH STATEMENT', 'BEFORE INSERT ON written FOR EACH ROW']) timing,
 		pg_temp.answer(timing, '''transaction'', ''l''', 'INSERT INTO written VALUES (2)')) h;
--- fail: an event that is not the first of its statement: MERGE, in whichever order,
--- and an UPDATE that takes a row to another partition
+-- fail: an event that is not the first of its statement: MERGE, in either order, and
+-- an UPDATE that moves a row to another partition
 SELECT fence AS present FROM leaselock.lease_acquire('fence_guard', 'w', '300 s') \gset
 CREATE TABLE merged (id int, fence bigint, name text DEFAULT 'fence_guard');
 CREATE TABLE moved (id int, fence bigint, name text DEFAULT 'fence_guard') PARTITION BY LIST (id);
@@ -489,7 +489,7 @@ SELECT timing, pg_temp.answer_after('INSERT INTO moved VALUES (1, NEW)', timing,
 FROM (VALUES ('BEFORE INSERT OR UPDATE OR DELETE ON moved FOR EACH ROW'), ('BEFORE INSERT OR UPDATE ON moved FOR EACH ROW')) v (timing);
 DROP TABLE merged, moved;
 
--- one trigger, on partitions whose columns have other numbers; ok, then fail in each
+-- one trigger on partitions whose columns have different numbers; ok, then fail in each
 CREATE TABLE apart (id int, fence bigint, name text) PARTITION BY LIST (id);
 CREATE TABLE apart_1 PARTITION OF apart FOR VALUES IN (1);
 CREATE TABLE apart_2 (name text, gone bigint, fence bigint, id int);
@@ -510,12 +510,12 @@ FROM generate_series(1, 3) id;
 SELECT id, count(*), bool_and(fence = :present) AS new FROM apart GROUP BY id ORDER BY id;
 DROP TABLE apart;
 
--- fail: not as a trigger
+-- fail: called directly, not as a trigger
 SELECT leaselock.fence_guard();
 \echo :SQLSTATE
 DROP TABLE written CASCADE;
 
--- a lock and a scope of the greatest length, a column whose name needs quotes
+-- a lock and a scope of maximum length, a column whose name needs quotes
 SELECT repeat('n', 255) AS long \gset
 SELECT fence AS long_fence FROM leaselock.lease_acquire(:'long', 'w', scope => :'long') \gset
 CREATE TABLE guarded_long ("The Fence" bigint);
@@ -523,13 +523,13 @@ CREATE TRIGGER guard BEFORE INSERT ON guarded_long FOR EACH ROW
 	EXECUTE FUNCTION leaselock.fence_guard('column', 'The Fence', :'long', :'long');
 INSERT INTO guarded_long VALUES (:long_fence);
 SELECT split_part(pg_temp.refusal('INSERT INTO guarded_long VALUES (1)'), E'\n', 1);
--- a column that is renamed: the trigger says so; fail, never a pass
+-- a renamed column: the trigger fails and says so
 ALTER TABLE guarded_long RENAME "The Fence" TO fence;
 SELECT split_part(pg_temp.refusal(format('INSERT INTO guarded_long VALUES (%s)', :long_fence)), E'\n', 2);
 DROP TABLE guarded_long;
 
--- fail: a generated column, whose new value is not there yet when the trigger
--- fires; the UPDATE would take the row to another lock
+-- fail: a generated column, whose new value is not computed yet when the trigger
+-- fires; the UPDATE would move the row to another lock
 SELECT leaselock.try_lock('fence_guard.2', 'w', '60 s') AS two \gset
 CREATE TABLE guarded_generated (id int, fence bigint, name text GENERATED ALWAYS AS ('fence_guard.' || id::text) STORED);
 INSERT INTO guarded_generated VALUES (1, 1), (2, :two);

@@ -1,4 +1,4 @@
--- fence_monotonic: a row's token never goes down, whichever lock service gave it.
+-- fence_monotonic: a row's token never goes down, whichever lock service issued it.
 LOAD 'leaselock';
 \set SHOW_CONTEXT never
 
@@ -6,7 +6,7 @@ CREATE TABLE mark (id int PRIMARY KEY, token bigint, what text);
 CREATE TRIGGER monotonic BEFORE UPDATE ON mark FOR EACH ROW EXECUTE FUNCTION leaselock.fence_monotonic('token');
 INSERT INTO mark VALUES (1, 10, 'first'), (2, NULL, 'old row'), (3, -5, 'negative');
 
--- ok: greater, equal, not touched
+-- ok: greater, equal, untouched
 UPDATE mark SET token = 11, what = 'greater' WHERE id = 1;
 UPDATE mark SET token = 11, what = 'equal' WHERE id = 1;
 UPDATE mark SET what = 'not touched' WHERE id = 1;
@@ -20,7 +20,7 @@ UPDATE mark SET token = -11, what = 'lower' WHERE id = 1;
 -- fail: NULL
 UPDATE mark SET token = NULL, what = 'null' WHERE id = 1;
 \echo :SQLSTATE
--- ok: an old NULL passes; fail: not for a new NULL
+-- ok: an old NULL passes; fail: a new NULL
 UPDATE mark SET what = 'still null' WHERE id = 2;
 \echo :SQLSTATE
 UPDATE mark SET token = -9223372036854775808, what = 'filled in' WHERE id = 2;
@@ -37,7 +37,7 @@ UPDATE mark SET token = -5 WHERE id = 3;
 UPDATE mark SET token = 12, what = 'many';
 \echo :SQLSTATE
 SELECT * FROM mark ORDER BY id;
--- ok: other commands are not its business
+-- ok: other commands are not affected
 INSERT INTO mark VALUES (4, NULL, 'inserted'), (5, 1, 'inserted');
 DELETE FROM mark WHERE id = 5;
 
@@ -65,7 +65,7 @@ UPDATE mark SET token = 13, what = 'stale' WHERE id = 1;
 \echo :SQLSTATE
 ROLLBACK;
 SELECT * FROM mark WHERE id = 1;
--- a savepoint: refused and rolled back to, the row is as it was before
+-- a savepoint: refused and rolled back, the row is as it was
 BEGIN;
 UPDATE mark SET token = 20, what = 'raised' WHERE id = 1;
 SAVEPOINT s;
@@ -75,7 +75,7 @@ ROLLBACK TO s;
 UPDATE mark SET what = 'after the savepoint' WHERE id = 1;
 COMMIT;
 SELECT * FROM mark WHERE id = 1;
--- ok: in every isolation, for it reads nothing but the row
+-- ok: at every isolation level, because it reads nothing but the row
 BEGIN ISOLATION LEVEL SERIALIZABLE;
 UPDATE mark SET token = 21 WHERE id = 1;
 COMMIT;
@@ -113,7 +113,7 @@ UPDATE mark_domain SET token = 10;
 DROP TABLE mark_domain;
 DROP DOMAIN mark_token2, mark_token;
 
--- fail: a generated column, whose new value is not there yet when the trigger fires
+-- fail: a generated column, whose new value is not computed yet when the trigger fires
 CREATE TABLE mark_generated (a bigint, token bigint GENERATED ALWAYS AS (a * 2) STORED);
 INSERT INTO mark_generated VALUES (10);
 CREATE TRIGGER monotonic BEFORE UPDATE ON mark_generated FOR EACH ROW EXECUTE FUNCTION leaselock.fence_monotonic('token');
@@ -122,7 +122,7 @@ UPDATE mark_generated SET a = 1;
 SELECT * FROM mark_generated;
 DROP TABLE mark_generated;
 
--- replica: skips an ordinary trigger, not one that is always enabled
+-- replica: skips an ordinary trigger, not an ENABLE ALWAYS one
 SET session_replication_role = replica;
 UPDATE mark SET token = 1, what = 'replica' WHERE id = 1;
 ALTER TABLE mark ENABLE ALWAYS TRIGGER monotonic;
@@ -133,7 +133,7 @@ SELECT * FROM mark WHERE id = 1;
 DROP TABLE mark;
 
 --
--- How the trigger is to be written
+-- How to write the trigger
 --
 
 CREATE TABLE mark (id int, token bigint, small int, label text, "Mixed" bigint, gone bigint);
@@ -141,7 +141,7 @@ ALTER TABLE mark DROP COLUMN gone;
 INSERT INTO mark VALUES (1, 1, 1, '1', 1);
 CREATE VIEW mark_view AS SELECT * FROM mark;
 
--- What a trigger so written answers to a statement.
+-- What a trigger written this way answers to a statement.
 CREATE FUNCTION pg_temp.answer(timing text, arguments text, statement text DEFAULT 'UPDATE mark SET label = label',
 	OUT state text, OUT message text, OUT hint text) LANGUAGE plpgsql AS $$
 BEGIN
@@ -180,7 +180,7 @@ SELECT DISTINCT hint FROM (
 	SELECT hint FROM unnest(ARRAY['', '''nowhere''', '''small''']) arguments, pg_temp.answer(:'row', arguments)
 	UNION ALL
 	SELECT hint FROM unnest(ARRAY['AFTER UPDATE ON mark FOR EACH ROW', 'BEFORE UPDATE ON mark FOR EACH STATEMENT']) timing, pg_temp.answer(timing, '''token''')) h;
--- fail: not as a trigger
+-- fail: called directly, not as a trigger
 SELECT leaselock.fence_monotonic();
 \echo :SQLSTATE
 DROP TABLE mark CASCADE;

@@ -1,5 +1,5 @@
--- Where PostgreSQL's rules leave a guard aside, or fire it where nobody expects it,
--- and what to do about each.
+-- Where PostgreSQL's rules bypass a guard or fire it unexpectedly, and the remedy for
+-- each.
 LOAD 'leaselock';
 \set SHOW_CONTEXT never
 \set VERBOSITY sqlstate
@@ -24,7 +24,7 @@ CREATE TRIGGER guard BEFORE INSERT OR UPDATE ON child FOR EACH ROW
 	EXECUTE FUNCTION leaselock.fence_guard('column', 'fence', 'rules');
 INSERT INTO child VALUES (3, :old);
 UPDATE parent SET id = 3;
--- the form 'transaction' is fired by what names the parent; fail, ok
+-- the form 'transaction' is fired by statements that name the parent; fail, ok
 DROP TRIGGER guard ON parent;
 DROP TRIGGER guard ON child;
 CREATE TRIGGER guard BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON parent FOR EACH STATEMENT
@@ -34,7 +34,7 @@ UPDATE child SET id = 4;
 SELECT id FROM parent;
 DROP TABLE child, parent;
 
--- 2. a statement guard on a view that updates its table by itself is never fired
+-- 2. a statement guard on an automatically updatable view is never fired
 CREATE TABLE base (id int);
 CREATE VIEW seen AS SELECT * FROM base;
 CREATE TRIGGER guard BEFORE INSERT OR UPDATE OR DELETE ON seen FOR EACH STATEMENT

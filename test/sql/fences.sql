@@ -74,13 +74,13 @@ SELECT leaselock.fence_check('fences.check', :a - 1), leaselock.fence_check('fen
 	leaselock.fence_check('fences.check', 0), leaselock.fence_check('fences.check', -:a);
 SELECT leaselock.fence_check('fences.never', :a), leaselock.fence_check('fences.check', :a, 'elsewhere');
 SELECT leaselock.fence_check('fences.never', 0), leaselock.fence_check('fences.never', 0, allow_lapsed => true);
--- ok: anybody who may use the scope may check
+-- ok: every role that may use the scope may check
 CREATE ROLE regress_leaselock_stranger;
 SET ROLE regress_leaselock_stranger;
 SELECT leaselock.fence_check('fences.check', :a);
 RESET ROLE;
 DROP ROLE regress_leaselock_stranger;
--- ok: a renewal and a re-entrant ticket leave the fence alone
+-- ok: a renewal and a re-entrant ticket do not change the fence
 SELECT ticket FROM leaselock.lease_acquire('fences.check', 'first', '60 s') \gset
 SELECT state FROM leaselock.lease_renew(:'ticket');
 SELECT state FROM leaselock.lease_release(:'ticket');
@@ -88,16 +88,16 @@ SELECT leaselock.fence_check('fences.check', :a);
 
 -- fail: never granted
 SELECT pg_temp.refusal('SELECT leaselock.fence_assert(''fences.never'', 1)');
--- fail: a number that was not given out
+-- fail: a number that was never issued
 SELECT pg_temp.refusal(format('SELECT leaselock.fence_assert(''fences.check'', %s)', :a + 1), ARRAY[:a, :a + 1]);
 -- fail: lapsed
 SET leaselock.clock_offset = '61 s';
 SELECT leaselock.fence_check('fences.check', :a);
 SELECT pg_temp.refusal(format('SELECT leaselock.fence_assert(''fences.check'', %s)', :a), ARRAY[:a]);
--- ok: unless a lapse is allowed, as long as nobody else was granted the lock
+-- ok: if a lapse is allowed, until somebody else is granted the lock
 SELECT leaselock.fence_check('fences.check', :a, allow_lapsed => true);
 SELECT leaselock.fence_assert('fences.check', :a, allow_lapsed => true);
--- ok: a settled lapse is one, too
+-- ok: the same for a settled lapse
 SELECT ticket, fence AS s FROM leaselock.lease_acquire('fences.settled', 'w', '60 s') \gset
 SET leaselock.clock_offset = '122 s';
 SELECT state FROM leaselock.lease_get(:'ticket');
@@ -105,20 +105,20 @@ SELECT state FROM leaselock.lease_renew(:'ticket');
 SELECT state FROM leaselock.lease_release(:'ticket');
 SELECT leaselock.fence_check('fences.settled', :s), leaselock.fence_check('fences.settled', :s, allow_lapsed => true);
 SELECT pg_temp.refusal(format('SELECT leaselock.fence_assert(''fences.settled'', %s)', :s), ARRAY[:s]);
--- fail: superseded, allowed to lapse or not
+-- fail: superseded, with a lapse allowed or not
 SELECT fence AS b, ticket FROM leaselock.lease_acquire('fences.check', 'second', '60 s') \gset
 SELECT leaselock.fence_check('fences.check', :a), leaselock.fence_check('fences.check', :a, allow_lapsed => true),
 	leaselock.fence_check('fences.check', :b);
 SELECT pg_temp.refusal(format('SELECT leaselock.fence_assert(''fences.check'', %s)', :a), ARRAY[:a, :b]);
 SELECT pg_temp.refusal(format('SELECT leaselock.fence_assert(''fences.check'', %s, allow_lapsed => true)', :a), ARRAY[:a, :b]);
--- fail: released, allowed to lapse or not
+-- fail: released, with a lapse allowed or not
 SELECT state FROM leaselock.lease_release(:'ticket');
 SELECT leaselock.fence_check('fences.check', :b), leaselock.fence_check('fences.check', :b, allow_lapsed => true);
 SELECT pg_temp.refusal(format('SELECT leaselock.fence_assert(''fences.check'', %s)', :b), ARRAY[:b]);
 SELECT pg_temp.refusal(format('SELECT leaselock.fence_assert(''fences.check'', %s, allow_lapsed => true)', :b), ARRAY[:b]);
 -- fail: superseded and released
 SELECT pg_temp.refusal(format('SELECT leaselock.fence_assert(''fences.check'', %s)', :a), ARRAY[:a, :b]);
--- fail: released after it had lapsed: a named hold that its owner gave back
+-- fail: a named hold that its owner released after it had lapsed
 SELECT leaselock.try_lock('fences.check', 'w', '60 s') AS c \gset
 SET leaselock.clock_offset = '183 s';
 SELECT leaselock.fence_check('fences.check', :c), leaselock.fence_check('fences.check', :c, allow_lapsed => true);
@@ -178,7 +178,7 @@ SET LOCAL leaselock.clock_offset = '61 s';
 SELECT state FROM leaselock.lease_renew(:'ticket');
 SELECT state FROM leaselock.lease_release(:'ticket');
 COMMIT;
--- ok: false by the lease as it is now, after a renewal by a shorter one ...
+-- ok: false by the present lease, after a renewal by a shorter one ...
 SELECT ticket, fence AS a FROM leaselock.lease_acquire('fences.again', 'w', '300 s') \gset
 BEGIN;
 SELECT leaselock.fence_check('fences.again', :a);
@@ -186,7 +186,7 @@ SELECT state FROM leaselock.lease_renew(:'ticket', '5 s');
 SET LOCAL leaselock.clock_offset = '10 s';
 SELECT leaselock.fence_check('fences.again', :a);
 ROLLBACK;
--- ok: ... and after one that was undone
+-- ok: ... and after a renewal that was rolled back
 BEGIN;
 SELECT leaselock.fence_check('fences.again', :a);
 SAVEPOINT s;
@@ -199,7 +199,7 @@ ROLLBACK TO s;
 SET LOCAL leaselock.clock_offset = '400 s';
 SELECT leaselock.fence_check('fences.again', :a);
 ROLLBACK;
--- ok: true after a renewal of what had run out of the first check's time
+-- ok: true after a renewal, although the lease seen by the first check has run out
 BEGIN;
 SELECT leaselock.fence_check('fences.again', :a);
 SET LOCAL leaselock.clock_offset = '200 s';
@@ -223,7 +223,7 @@ SELECT leaselock.fence_check('fences.whole', :a), leaselock.fence_check('fences.
 INSERT INTO fenced VALUES (:a, 'two locks');
 SELECT leaselock.release_lock('fences.whole', 'w'), leaselock.release_lock('fences.whole2', 'w');
 COMMIT;
--- ok: and again and again: each check was good at its release
+-- ok: repeatedly: each check was valid at its release
 BEGIN;
 SELECT ticket, fence AS a FROM leaselock.lease_acquire('fences.whole', 'w') \gset
 SELECT leaselock.fence_check('fences.whole', :a);
@@ -233,7 +233,7 @@ SELECT leaselock.fence_check('fences.whole', :a), leaselock.fence_check('fences.
 INSERT INTO fenced VALUES (:b, 'two grants');
 SELECT state FROM leaselock.lease_release(:'ticket');
 COMMIT;
--- ok: release_all is a release
+-- ok: release_all counts as a release
 BEGIN;
 SELECT fence AS a FROM leaselock.lease_acquire('fences.whole', 'all') \gset
 SELECT leaselock.fence_check('fences.whole', :a);
@@ -251,8 +251,8 @@ SELECT leaselock.fence_check('fences.whole', :a, allow_lapsed => true);
 COMMIT;
 SELECT leaselock.lease_release_all('other');
 
--- ok: a check undone by ROLLBACK TO is not verified: the grant that it saw is
--- undone as well, and the commit would find it missing
+-- ok: a check undone by ROLLBACK TO is not verified: its grant is rolled back as well,
+-- and the commit would find it missing
 BEGIN;
 SAVEPOINT s;
 SELECT ticket, fence AS a FROM leaselock.lease_acquire('fences.savepoint', 'w') \gset
@@ -346,7 +346,7 @@ SELECT ticket, fence AS a FROM leaselock.lease_acquire('fences.held', 'w', '300 
 SELECT leaselock.try_lock('fences.held2', 'w', '300 s') AS b \gset
 SELECT set_config('regress.ticket', :'ticket', false) = :'ticket' AS set;
 BEGIN READ ONLY;
--- ok: a check, and a look at the status
+-- ok: a check and a look at the status
 SELECT leaselock.fence_check('fences.held', :a);
 SELECT leaselock.fence_assert('fences.held', :a);
 SELECT leaselock.fence_check('fences.held', :a - 1);
@@ -354,7 +354,7 @@ SELECT count(*) FROM leaselock.lease_peek('fences.held');
 SELECT count(*) FROM leaselock.lease_status WHERE name = 'fences.held';
 SELECT count(*) FROM leaselock.lease_tickets WHERE name = 'fences.held';
 COMMIT;
--- fail: whatever may write, held or free, mine or not
+-- fail: every call that may write, held or free, own or not
 BEGIN READ ONLY;
 SELECT call, pg_temp.refusal('SELECT leaselock.' || call) AS answer FROM unnest(ARRAY[
 	'lease_acquire(''fences.readonly'', ''w'')',

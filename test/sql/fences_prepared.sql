@@ -5,7 +5,7 @@ LOAD 'leaselock';
 CREATE TABLE fenced (fence bigint, what text);
 SELECT ticket, fence AS a FROM leaselock.lease_acquire('fences.prepare', 'w', '300 s') \gset
 SELECT leaselock.try_lock('fences.prepare2', 'w', '300 s') AS b \gset
--- ok: after a mere check, verified there
+-- ok: after a mere check, verified at PREPARE
 BEGIN;
 SELECT leaselock.fence_check('fences.prepare', :a);
 INSERT INTO fenced VALUES (:a, 'prepared');
@@ -16,7 +16,7 @@ SELECT leaselock.fence_check('fences.prepare', :a);
 INSERT INTO fenced VALUES (:a, 'prepared and rolled back');
 PREPARE TRANSACTION 'regress_leaselock';
 ROLLBACK PREPARED 'regress_leaselock';
--- ok: after a look and a try that took nothing
+-- ok: after a look and an unsuccessful try
 BEGIN;
 SELECT state FROM leaselock.lease_get(:'ticket');
 SELECT state FROM leaselock.lease_acquire('fences.prepare', 'other');
@@ -33,7 +33,7 @@ ROLLBACK TO s;
 INSERT INTO fenced VALUES (:a, 'prepared after a change undone');
 PREPARE TRANSACTION 'regress_leaselock';
 COMMIT PREPARED 'regress_leaselock';
--- fail: after the transaction changed leases, in whatever way
+-- fail: after the transaction changed leases in any way
 BEGIN;
 SELECT state FROM leaselock.lease_acquire('fences.prepare.new', 'w');
 PREPARE TRANSACTION 'regress_leaselock';
@@ -75,7 +75,7 @@ SELECT leaselock.fence_check('fences.prepare', :a);
 SELECT state FROM leaselock.lease_renew(:'ticket');
 PREPARE TRANSACTION 'regress_leaselock';
 \echo :SQLSTATE
--- ok: nothing of it has happened, and nothing is left over for the next one
+-- ok: none of it has happened, and nothing is left for the next transaction
 SELECT count(*) FROM pg_prepared_xacts;
 SELECT state FROM leaselock.lease_get(:'ticket');
 SELECT leaselock.fence_check('fences.prepare2', :b);

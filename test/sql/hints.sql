@@ -1,5 +1,5 @@
--- Hints that know the mistake: what an error says to somebody who has made one of
--- the usual ones.
+-- Hints that recognise the mistake: what an error says after one of the usual
+-- mistakes.
 LOAD 'leaselock';
 \set VERBOSITY default
 CREATE FUNCTION pg_temp.hint(statement text) RETURNS text LANGUAGE plpgsql AS $$
@@ -22,7 +22,7 @@ SELECT fence AS new FROM leaselock.lease_acquire('hints', 'present') \gset
 SELECT fence AS shop FROM leaselock.lease_acquire('hints', 'present', scope => 'shop') \gset
 
 --
--- The holder writes, and leaves the fence of the row as it was
+-- The holder writes and leaves the row's fence as it was
 --
 
 CREATE TABLE hinted (id int PRIMARY KEY, what text, fence bigint);
@@ -31,19 +31,19 @@ CREATE TRIGGER guard BEFORE INSERT OR UPDATE ON hinted FOR EACH ROW
 	EXECUTE FUNCTION leaselock.fence_guard('column', 'fence', 'hints');
 SELECT pg_temp.hint('UPDATE hinted SET what = ''x'' WHERE id = 1');
 SELECT pg_temp.hint(format('INSERT INTO hinted VALUES (1, ''x'', %s) ON CONFLICT (id) DO UPDATE SET what = ''x''', :new));
--- also after a check of its own
+-- even after its own passing check
 BEGIN;
 SELECT leaselock.fence_assert('hints', :new);
 SELECT pg_temp.hint('UPDATE hinted SET what = ''x'' WHERE id = 1');
 ROLLBACK;
 -- ok: set
 UPDATE hinted SET what = 'by the present', fence = :new WHERE id = 1;
--- who sets it to a stale one is told to stop, also where that is the row's
+-- a writer that sets it to a stale fence is told to stop, even if the row has that one
 SELECT pg_temp.hint(format('UPDATE hinted SET fence = %s WHERE id = 1', :old));
 SELECT pg_temp.hint(format('UPDATE hinted SET fence = %s WHERE id = 2', :old));
 SELECT pg_temp.hint('UPDATE hinted SET fence = fence WHERE id = 2');
 SELECT pg_temp.hint(format('INSERT INTO hinted VALUES (3, ''x'', %s)', :old));
--- so is one for whom another trigger has set it
+-- so is a writer for whom another trigger has set it
 CREATE FUNCTION pg_temp.set_fence() RETURNS trigger LANGUAGE plpgsql AS
 	$$ BEGIN NEW.fence := OLD.fence - 1; RETURN NEW; END $$;
 CREATE TRIGGER before_guard BEFORE UPDATE ON hinted FOR EACH ROW EXECUTE FUNCTION pg_temp.set_fence();
@@ -71,13 +71,13 @@ SELECT pg_temp.hint(format('SELECT leaselock.fence_assert(''hints'', %s)', :new)
 RESET leaselock.clock_offset;
 
 --
--- A check that comes too late, or in another scope
+-- A check that comes too late or is for another scope
 --
 
 CREATE TABLE hinted (id int);
 CREATE TRIGGER guard BEFORE INSERT ON hinted FOR EACH STATEMENT
 	EXECUTE FUNCTION leaselock.fence_guard('transaction', 'hints');
--- in one statement with the write, and in a transaction of its own
+-- in the same statement as the write, and in a transaction of its own
 SELECT pg_temp.hint(format('INSERT INTO hinted SELECT 1 FROM leaselock.fence_assert(''hints'', %s)', :new));
 SELECT leaselock.fence_assert('hints', :new);
 SELECT pg_temp.hint('INSERT INTO hinted VALUES (1)');
@@ -93,8 +93,8 @@ ROLLBACK;
 DROP TABLE hinted;
 
 --
--- A trigger that is not written right: how that form is, and no other; where the form
--- is not known, the one that goes with the timing
+-- A trigger that is written wrongly: the hint shows that form and no other; for an
+-- unknown form, the one that fits the timing
 --
 
 CREATE FUNCTION pg_temp.guard_hint(timing text, arguments text) RETURNS text LANGUAGE plpgsql AS $$
@@ -121,7 +121,7 @@ SELECT pg_temp.hint('INSERT INTO hinted_view VALUES (1)');
 DROP TABLE hinted CASCADE;
 
 --
--- Bounds: the setting that is to blame, in the terms of the bounds
+-- Bounds: the message names the setting, in the same units as the bounds
 --
 
 SELECT pg_temp.hint($$SELECT leaselock.lease_acquire('hint', 'w', '10 minutes')$$);
@@ -130,12 +130,12 @@ SELECT pg_temp.hint($$SELECT leaselock.lease_acquire('hint', 'w', wait => '1 hou
 SELECT pg_temp.hint($$SELECT leaselock.lease_acquire('hint', 'w', wait => '-1 s')$$);
 SELECT pg_temp.hint($$SELECT leaselock.try_lock('hint', 'w', '36501 days')$$);
 SELECT pg_temp.hint($$SELECT leaselock.try_lock('hint', 'w', '0')$$);
--- what cannot be said in microseconds, above and below
+-- too large or too small for microseconds
 SELECT pg_temp.hint($$SELECT leaselock.lease_acquire('hint', 'w', '2147483647 days')$$);
 SELECT pg_temp.hint($$SELECT leaselock.lease_acquire('hint', 'w', '-2147483648 days')$$);
 
 --
--- A transaction block that a driver may have opened
+-- A transaction block that the driver may have opened
 --
 
 BEGIN;

@@ -1,7 +1,7 @@
--- Callers who want more than is theirs: through names that are found first,
--- through other people's functions, through operations that run as somebody
--- else.  The identity is current_user, and nothing is gained.  (search_path.sql
--- plants the whole of pg_catalog, under the calls for workers.)
+-- Callers that try to get more than they may: through names that are found first,
+-- through other roles' functions, through operations that run as another role.  The
+-- identity is current_user, and they gain nothing.  (search_path.sql plants decoys
+-- for the whole of pg_catalog under the workers' calls.)
 \set db :DBNAME
 \set SHOW_CONTEXT never
 CREATE ROLE regress_leaselock_owner;
@@ -13,7 +13,7 @@ CREATE DATABASE regress_leaselock_hostile OWNER regress_leaselock_owner;
 \c regress_leaselock_hostile
 
 --
--- A schema, planted before the extension is there, is not adopted
+-- A schema planted before the extension exists is not adopted
 --
 
 GRANT CREATE ON DATABASE regress_leaselock_hostile TO regress_leaselock_mallory;
@@ -42,7 +42,7 @@ RESET client_min_messages;
 SET ROLE regress_leaselock_mallory;
 CREATE SCHEMA mallory;
 GRANT USAGE ON SCHEMA mallory TO PUBLIC;
--- whoever is led to call one of these is robbed
+-- whoever is tricked into calling one of these is robbed
 CREATE TABLE mallory.caught (whom text, what text);
 GRANT INSERT ON mallory.caught TO PUBLIC;
 CREATE FUNCTION mallory.rob(what text) RETURNS void LANGUAGE plpgsql AS $$
@@ -91,13 +91,13 @@ INSERT INTO mallory.scopes VALUES ('team', 'regress_leaselock_mallory'), ('publi
 INSERT INTO mallory.floor VALUES (9000000000000000000);
 GRANT ALL ON ALL TABLES IN SCHEMA mallory TO PUBLIC;
 RESET ROLE;
--- they work
+-- the decoys work
 SET search_path = mallory, pg_catalog;
 BEGIN;
 SELECT 'a'::pg_catalog.text = 'b', now() IS NULL, hashtext('a') IS NULL;
 SELECT count(*) OPERATOR(pg_catalog.>=) 3 AS caught FROM mallory.caught;
 ROLLBACK;
--- ok: and nobody falls for them: installing
+-- ok: and nothing calls them: installing
 SET ROLE regress_leaselock_owner;
 CREATE EXTENSION leaselock;
 -- ok: administering
@@ -130,7 +130,7 @@ SELECT leaselock.lease_scope_create('team', 'regress_leaselock_team');
 SET search_path = '';
 SELECT leaselock.lease_prune('0 s'), leaselock.lease_scope_drop('other');
 SELECT leaselock.lease_scope_create('team', 'regress_leaselock_team');
--- ok: a caller's own tables do not register, open or bump anything
+-- ok: a caller's own tables cannot register, open or bump anything
 SET ROLE regress_leaselock_mallory;
 SET search_path = mallory, pg_catalog;
 \set VERBOSITY sqlstate
@@ -197,7 +197,7 @@ BEGIN
 END $$;
 
 --
--- SET ROLE and SET SESSION AUTHORIZATION: current_user is who acts
+-- SET ROLE and SET SESSION AUTHORIZATION: current_user acts
 --
 
 SET SESSION AUTHORIZATION regress_leaselock_member;
@@ -209,14 +209,14 @@ SELECT name, owner, role FROM leaselock.lease_tickets ORDER BY name;
 SELECT state FROM leaselock.lease_get(:'own'); -- fail: the team is no member of its member
 RESET ROLE;
 SELECT state FROM leaselock.lease_get(:'teams'); -- ok
--- a superuser who has put on another role is that role
+-- a superuser after SET ROLE is that role
 RESET SESSION AUTHORIZATION;
 SET ROLE regress_leaselock_mallory;
 SELECT state FROM leaselock.lease_acquire('own', 'w', scope => 'team'); -- fail
 SELECT state FROM leaselock.lease_get(:'own'); -- fail
 SELECT leaselock.lease_prune(); -- fail
 SELECT count(*) FROM leaselock.lease_status;
--- within one transaction, and back
+-- within one transaction, and back again
 BEGIN;
 SET LOCAL ROLE regress_leaselock_member;
 SELECT state FROM leaselock.lease_renew(:'own');
@@ -245,7 +245,7 @@ SELECT count(*) FROM leaselock.locks; -- fail
 RESET ROLE;
 
 --
--- SECURITY DEFINER: the definer is who acts
+-- SECURITY DEFINER: the definer acts
 --
 
 CREATE SCHEMA wrappers;
@@ -267,7 +267,7 @@ RESET ROLE;
 SELECT owner, role FROM leaselock.lease_peek('wrapped', 'team');
 SET ROLE regress_leaselock_mallory;
 SELECT wrappers.give(:'wrapped');
--- who calls mallory's function, lends him nothing
+-- a caller of mallory's function lends him nothing
 RESET ROLE;
 SELECT wrappers.steal('current_user');
 SELECT wrappers.steal($$(leaselock.lease_acquire('own', 'w', scope => 'team')).state$$); -- fail
@@ -279,7 +279,7 @@ SELECT wrappers.steal('(SELECT count(*) FROM leaselock.lease_status WHERE scope 
 SELECT current_user = session_user AS restored;
 
 --
--- Triggers run as who fires them; those of a foreign key's action as the
+-- Triggers run as the role that fires them, those of a foreign key's action as the
 -- table's owner
 --
 
@@ -310,8 +310,8 @@ RESET ROLE;
 SELECT leaselock.lease_break(name, fence, scope) FROM leaselock.lease_status WHERE name = 'trigger';
 
 --
--- Index expressions and restricted operations run as the table's owner,
--- whoever starts them
+-- Index expressions and restricted operations run as the table's owner, whichever
+-- role starts them
 --
 
 SET ROLE regress_leaselock_mallory;

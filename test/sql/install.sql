@@ -1,7 +1,7 @@
--- What CREATE EXTENSION makes, where, and who may use it.
+-- What CREATE EXTENSION creates, where, and who may use it.
 
--- The schema is made by the script, so one that somebody has planted is not
--- adopted.  (From 18 on the error has a context, which is not compared.)
+-- The script creates the schema, so a planted one is not adopted.  (From 18 on the
+-- error has a context, which is not compared.)
 \set SHOW_CONTEXT never
 CREATE SCHEMA leaselock;
 CREATE EXTENSION leaselock; -- fail: the schema is there already
@@ -11,16 +11,16 @@ DROP SCHEMA leaselock;
 
 CREATE EXTENSION leaselock; -- ok
 
--- A database owner may install it, nobody may move it.  (The control file's
--- schema is what the extension itself is filed under, not where its objects are.)
+-- A database owner may install it, nobody may move it.  (The schema of the control
+-- file is that of the extension itself, not of its objects.)
 SELECT version = default_version AS newest, superuser, trusted, relocatable, schema, requires
 FROM pg_available_extension_versions v JOIN pg_available_extensions USING (name)
 WHERE name = 'leaselock' AND v.installed;
 ALTER EXTENSION leaselock SET SCHEMA public; -- fail: everything lives in the schema leaselock
 \echo :SQLSTATE
 
--- Everything lives in the schema leaselock, and the schema belongs to the
--- extension, with all that is in it.
+-- Everything is in the schema leaselock, and the schema and all that is in it belong
+-- to the extension.
 SELECT classid::regclass AS kind, count(*) > 0 AS some,
 	count(*) FILTER (WHERE (pg_identify_object(classid, objid, 0)).schema IS DISTINCT FROM 'leaselock'
 		AND classid <> 'pg_namespace'::regclass) AS elsewhere
@@ -51,9 +51,9 @@ FROM pg_proc WHERE pronamespace = 'leaselock'::regnamespace
 ORDER BY proname COLLATE "C", pronargs;
 \pset format aligned
 
--- Every function says what it does; none is SECURITY DEFINER or STRICT, for a
--- NULL is an error and never an answer; each may write, so each is VOLATILE
--- and PARALLEL UNSAFE.
+-- Every function has a description.  None is SECURITY DEFINER or STRICT, because a
+-- NULL is an error and never an answer; each may write, so each is VOLATILE and
+-- PARALLEL UNSAFE.
 SELECT proname FROM pg_proc
 WHERE pronamespace = 'leaselock'::regnamespace
 	AND obj_description(oid, 'pg_proc') IS NULL;
@@ -63,7 +63,7 @@ FROM pg_proc p JOIN pg_language l ON l.oid = prolang
 WHERE pronamespace = 'leaselock'::regnamespace
 GROUP BY 1, 2, 3, 4, 5, 6;
 
--- The relations: views can be read by everybody, tables by nobody.
+-- The relations: everybody can read the views, nobody the tables.
 SELECT attname AS column, format_type(atttypid, atttypmod) AS type
 FROM pg_attribute
 WHERE attrelid = 'leaselock.lease_ticket'::regclass AND attnum > 0 ORDER BY attnum;
@@ -76,14 +76,14 @@ WHERE attrelid = 'leaselock.lease_tickets'::regclass AND attnum > 0 ORDER BY att
 SELECT attname AS column, format_type(atttypid, atttypmod) AS type
 FROM pg_attribute
 WHERE attrelid = 'leaselock.lease_scopes'::regclass AND attnum > 0 ORDER BY attnum;
--- none without a description: relations, and the columns of those that are no tables
+-- none without a description: relations, and the columns of all but the tables
 SELECT relname FROM pg_class
 WHERE relnamespace = 'leaselock'::regnamespace AND relkind IN ('r', 'v')
 	AND obj_description(oid, 'pg_class') IS NULL;
 SELECT attrelid::regclass, attname FROM pg_attribute a JOIN pg_class c ON c.oid = attrelid
 WHERE relnamespace = 'leaselock'::regnamespace AND relkind IN ('v', 'c') AND attnum > 0
 	AND col_description(attrelid, attnum) IS NULL;
--- what is not for callers is called so, in its name and in its description
+-- internal functions are marked as such in their names and descriptions
 SELECT count(*) FROM pg_proc
 WHERE pronamespace = 'leaselock'::regnamespace
 	AND (proname LIKE 'internal\_%') IS DISTINCT FROM (obj_description(oid, 'pg_proc') LIKE 'internal: %');

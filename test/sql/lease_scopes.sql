@@ -1,5 +1,5 @@
--- The view lease_scopes: which scopes are registered to which role, for those who may
--- use them or register them.
+-- The view lease_scopes: which scopes are registered to which role, for roles that may
+-- use or register them.
 LOAD 'leaselock';
 CREATE ROLE regress_leaselock_red;
 CREATE ROLE regress_leaselock_blue;
@@ -26,7 +26,7 @@ SELECT leaselock.lease_scope_create('a', 'regress_leaselock_red');
 SELECT leaselock.lease_scope_create('a/b', 'regress_leaselock_red');
 -- ok: all, to a superuser
 SELECT * FROM leaselock.lease_scopes;
--- ok: a role's own, those that it is a member of, all of them for whoever may register one
+-- ok: a role's own, those of roles that it is a member of; all for roles that may register
 GRANT EXECUTE ON FUNCTION leaselock.lease_scope_create(text, name) TO regress_leaselock_operator;
 SELECT current_user AS me \gset
 ALTER DATABASE :"DBNAME" OWNER TO regress_leaselock_owner;
@@ -34,7 +34,7 @@ SELECT who, pg_temp.seen(who) FROM unnest('{red, blue, ann, noinherit, stranger,
 ALTER DATABASE :"DBNAME" OWNER TO :"me";
 REVOKE EXECUTE ON FUNCTION leaselock.lease_scope_create(text, name) FROM regress_leaselock_operator;
 SELECT who, pg_temp.seen(who) FROM unnest('{operator, owner}'::text[]) who;
--- ok: nothing is changed, and it is as of now
+-- ok: nothing is changed, and the rows are current
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
 SELECT count(*) FROM leaselock.lease_scopes;
 COMMIT;
@@ -43,12 +43,12 @@ SELECT leaselock.lease_scope_drop('a/b');
 SELECT scope FROM leaselock.lease_scopes;
 ROLLBACK;
 SELECT scope FROM leaselock.lease_scopes;
--- fail: it is no table
+-- fail: it cannot be written
 INSERT INTO leaselock.lease_scopes VALUES ('x', 'regress_leaselock_red', true);
 DELETE FROM leaselock.lease_scopes;
 
--- renamed: goes by its new name; dropped: by the last one that was written, and a new
--- role of that name is not meant
+-- renamed: shown by its new name; dropped: by the last name recorded, and a new role
+-- of that name is not meant
 ALTER ROLE regress_leaselock_red RENAME TO regress_leaselock_scarlet;
 SELECT * FROM leaselock.lease_scopes;
 SELECT pg_temp.seen('ann');
@@ -58,7 +58,7 @@ SELECT pg_temp.seen('ann');
 SELECT pg_temp.seen('monitor');
 CREATE ROLE regress_leaselock_red;
 SELECT * FROM leaselock.lease_scopes;
--- a row that came in a dump: the name counts
+-- a row from a dump: the name counts
 UPDATE leaselock.scopes SET home = '00000000-0000-0000-0000-000000000000', role_oid = 1 WHERE scope IN ('a', 'b');
 UPDATE leaselock.scopes SET role = 'regress_leaselock_nobody' WHERE scope = 'b';
 SELECT * FROM leaselock.lease_scopes;

@@ -1,12 +1,12 @@
--- lease_status, lease_tickets and lease_peek: the truth by the clock, even
--- before anybody has settled it, and without changing anything.
+-- lease_status, lease_tickets and lease_peek: the state by the clock, even before
+-- anybody has settled it, and without changing anything.
 LOAD 'leaselock';
 CREATE ROLE regress_leaselock_one;
 CREATE ROLE regress_leaselock_stranger;
 SET ROLE regress_leaselock_one;
 \set clock 'RESET ROLE; SET leaselock.clock_offset ='
 \set back '; SET ROLE regress_leaselock_one;'
--- as they stand, what varies left out
+-- all columns but those that vary
 \set status 'scope, name, owner, role, depth, lapsed, waiters'
 \set tickets 'scope, name, owner, role, state, position, depth, wait_until'
 
@@ -23,9 +23,9 @@ SELECT leaselock.try_lock('hold', 'w', '60 s', 'status') AS hold \gset
 SELECT * FROM leaselock.lease_acquire('both', 'w', '60 s', scope => 'status') \gset c_
 SELECT leaselock.try_lock('both', 'w', '300 s', 'status') = :c_fence AS same_fence;
 
--- ok: a row per lock; a named hold counts into the depth, once
+-- ok: a row per lock; a named hold counts once in the depth
 SELECT :status FROM leaselock.lease_status WHERE scope = 'status' ORDER BY name;
--- ok: a row per ticket; a named hold is none
+-- ok: a row per ticket; a named hold is not a ticket
 SELECT :tickets FROM leaselock.lease_tickets WHERE scope = 'status' ORDER BY name, expires_at DESC;
 -- ok: fences, times
 SELECT name, fence = CASE name WHEN 'ticket' THEN :t_fence WHEN 'two' THEN :a_fence WHEN 'hold' THEN :hold ELSE :c_fence END AS fence,
@@ -47,7 +47,7 @@ SELECT :status FROM leaselock.lease_peek('both', 'status');
 SELECT count(*) FROM leaselock.lease_peek('both');
 SELECT count(*) FROM leaselock.lease_peek('never', 'status');
 
--- ok: to anybody, as long as the scope is open to everybody
+-- ok: visible to everybody while the scope is open to everybody
 SET ROLE regress_leaselock_stranger;
 SELECT :status FROM leaselock.lease_status WHERE scope = 'status' ORDER BY name;
 SELECT count(*) FROM leaselock.lease_tickets WHERE scope = 'status';
@@ -65,19 +65,19 @@ COMMIT;
 --
 
 :clock '61 s' :back
--- ok: a lapsed hold is shown, and said to be; a lapsed ticket is not live
+-- ok: a lapsed hold is shown as lapsed; a lapsed ticket is not live
 SELECT :status FROM leaselock.lease_status WHERE scope = 'status' ORDER BY name;
 SELECT :tickets FROM leaselock.lease_tickets WHERE scope = 'status' ORDER BY name;
 SELECT name, remaining_ms > 0 AS remaining, fence = CASE name WHEN 'ticket' THEN :t_fence WHEN 'two' THEN :a_fence WHEN 'hold' THEN :hold ELSE :c_fence END AS fence
 FROM leaselock.lease_status WHERE scope = 'status' ORDER BY name;
 SELECT :status FROM leaselock.lease_peek('ticket', 'status');
 SELECT :status FROM leaselock.lease_peek('hold', 'status');
--- ok: looking has changed nothing: stepped back, all is as it was
+-- ok: looking has changed nothing: with the clock stepped back, all is as it was
 :clock 0 :back
 SELECT :status FROM leaselock.lease_status WHERE scope = 'status' ORDER BY name;
 SELECT state, depth FROM leaselock.lease_get(:'t_ticket');
 :clock '61 s' :back
--- ok: settled by its owner, it is still shown until it is superseded, released or pruned
+-- ok: settled by its owner, it is shown until it is superseded, released or pruned
 SELECT state FROM leaselock.lease_get(:'t_ticket');
 SELECT state FROM leaselock.lease_renew(:'t_ticket');
 SELECT :status, fence = :t_fence AS fence FROM leaselock.lease_peek('ticket', 'status');
@@ -93,7 +93,7 @@ SELECT count(*) FROM leaselock.lease_peek('hold', 'status');
 SELECT leaselock.lease_release_all('other');
 SELECT count(*) FROM leaselock.lease_peek('ticket', 'status');
 SELECT count(*) FROM leaselock.lease_tickets WHERE scope = 'status' AND name = 'ticket';
--- ok: a ticket of the two released, the other stays
+-- ok: one of two tickets released, the other stays
 SELECT state FROM leaselock.lease_release(:'a_ticket');
 SELECT :status FROM leaselock.lease_status WHERE scope = 'status' ORDER BY name;
 SELECT :tickets FROM leaselock.lease_tickets WHERE scope = 'status' ORDER BY name;
@@ -116,7 +116,7 @@ SELECT leaselock.lease_release_all('w');
 SET ROLE regress_leaselock_one;
 SELECT leaselock.lease_release_all('w');
 
--- ok: a role that has been dropped leaves its lease, until it runs out
+-- ok: the lease of a dropped role stays until it runs out
 SET ROLE regress_leaselock_stranger;
 SELECT state FROM leaselock.lease_acquire('dropped', 'w', '300 s', scope => 'status.role');
 SET ROLE regress_leaselock_one;

@@ -1,15 +1,15 @@
--- try_lock, renew_lock, release_lock: a yes or no and no ticket; the same
--- locks and fences as tickets have.  The odd ones are deliberate.
+-- try_lock, renew_lock, release_lock: a yes or no without a ticket, on the same locks
+-- and fences as tickets.  What may look odd is deliberate and marked.
 LOAD 'leaselock';
 CREATE ROLE regress_leaselock_one;
 CREATE ROLE regress_leaselock_two IN ROLE regress_leaselock_one;
 SET ROLE regress_leaselock_one;
--- moves the clock, which only a superuser may
+-- moves the clock, as only a superuser may
 \set clock 'RESET ROLE; SET leaselock.clock_offset ='
 \set back '; SET ROLE regress_leaselock_one;'
 
 --
--- Take
+-- Acquire
 --
 
 -- ok: the fence, of the same kind as a ticket's
@@ -25,7 +25,7 @@ SET ROLE regress_leaselock_one;
 -- ok: other scopes and other names are other locks
 SELECT leaselock.try_lock('named', 'other', '300 s', 'elsewhere') IS NOT NULL AS got;
 SELECT leaselock.release_lock('named', 'other', 'elsewhere');
--- ok: a loser has changed nothing
+-- ok: a failed try has changed nothing
 SELECT owner, fence = :a AS same_fence, depth FROM leaselock.lease_peek('named');
 
 -- Deliberate: re-acquire by the holder answers with the same fence, does not
@@ -35,7 +35,7 @@ SELECT leaselock.try_lock('named', 'w', '300 s') = :a AS same_fence;
 SELECT leaselock.try_lock('named', 'w', '1000 days') = :a AS same_fence;
 SELECT leaselock.try_lock('named', 'w', '1 s') = :a AS same_fence;
 SELECT expires_at = :'expires_at' AS same_expiry, depth FROM leaselock.lease_peek('named');
--- ok: so one release ends it
+-- ok: so a single release ends it
 SELECT leaselock.release_lock('named', 'w');
 SELECT count(*) FROM leaselock.lease_peek('named');
 SELECT leaselock.fence_check('named', :a);
@@ -49,7 +49,7 @@ SELECT :c > :b AS greater, leaselock.release_lock('named', 'other') AS released;
 -- The ttl
 --
 
--- Deliberate: zero and negative are an error, never a lease that is not one.
+-- Deliberate: zero and negative values are an error, never an empty lease.
 SELECT leaselock.try_lock('named.ttl', 'w', '0 s'); -- fail
 \echo :SQLSTATE
 SELECT leaselock.try_lock('named.ttl', 'w', '-1 s'); -- fail
@@ -63,10 +63,10 @@ SELECT leaselock.renew_lock('named.ttl', 'w', '0 s'); -- fail
 SELECT leaselock.renew_lock('named.ttl', 'w', '-1 s'); -- fail
 \echo :SQLSTATE
 SELECT leaselock.fence_check('named.ttl', :a); -- ok: still held
--- ok: below min_lease and above max_lease, for a ttl is no lease
+-- ok: below min_lease and above max_lease, which do not bound a ttl
 SELECT leaselock.renew_lock('named.ttl', 'w', '36500 days');
 SELECT remaining_ms > 36499::bigint * 86400000 AS a_century FROM leaselock.lease_peek('named.ttl');
--- ok: a full ttl from now, which may be sooner than before
+-- ok: a full ttl from now, which may end sooner than before
 SELECT leaselock.renew_lock('named.ttl', 'w', '1 microsecond');
 SELECT fence = :a AS same_fence, lapsed FROM leaselock.lease_peek('named.ttl');
 SELECT leaselock.try_lock('named.ttl', 'other', '1 microsecond') > :a AS greater;
@@ -86,7 +86,7 @@ SELECT leaselock.renew_lock('named.renew', 'w', '300 s'); -- ok
 SELECT remaining_ms BETWEEN 200000 AND 300000 AS a_full_ttl, fence = :a AS same_fence, depth FROM leaselock.lease_peek('named.renew');
 SELECT leaselock.renew_lock('named.renew', 'w', '60 s'); -- ok: not additive
 SELECT remaining_ms BETWEEN 1 AND 60000 AS a_full_ttl FROM leaselock.lease_peek('named.renew');
--- Deliberate: true also after a lapse, as long as nobody took over.
+-- Deliberate: true even after a lapse, as long as nobody took over.
 :clock '100 s' :back
 SELECT lapsed FROM leaselock.lease_peek('named.renew');
 SELECT leaselock.fence_check('named.renew', :a);
@@ -101,7 +101,7 @@ SELECT leaselock.try_lock('named.renew', 'other', '60 s') AS b \gset
 SELECT :b > :a AS greater;
 SELECT leaselock.renew_lock('named.renew', 'w', '60 s');
 SELECT owner, fence = :b AS same_fence FROM leaselock.lease_peek('named.renew');
--- ok: and it stays lost, also when the other has lapsed or gone
+-- ok: and it stays lost, even when the other hold has lapsed or ended
 :clock '300 s' :back
 SELECT leaselock.renew_lock('named.renew', 'w', '60 s');
 SELECT leaselock.release_lock('named.renew', 'other');
@@ -122,14 +122,14 @@ SET ROLE regress_leaselock_one;
 SELECT leaselock.fence_check('named.release', :a);
 SELECT leaselock.release_lock('named.release', 'w'); -- ok: true
 SELECT leaselock.release_lock('named.release', 'w'); -- ok: false, a second time
--- Deliberate: true also after a lapse, as long as nobody took over.
+-- Deliberate: true even after a lapse, as long as nobody took over.
 SELECT leaselock.try_lock('named.release', 'w', '60 s') AS a \gset
 :clock '61 s' :back
 SELECT leaselock.release_lock('named.release', 'other');
 SELECT leaselock.release_lock('named.release', 'w');
 SELECT leaselock.release_lock('named.release', 'w');
 SELECT count(*) FROM leaselock.lease_peek('named.release');
--- ok: false when somebody did, and that one keeps it
+-- ok: false when somebody did, who keeps the lock
 SELECT leaselock.try_lock('named.release', 'w', '60 s') AS a \gset
 :clock '122 s' :back
 SELECT leaselock.try_lock('named.release', 'other', '60 s') AS b \gset
@@ -151,14 +151,14 @@ SELECT leaselock.release_lock('named.release', 'w');
 --
 
 SELECT ticket, fence FROM leaselock.lease_acquire('named.ticket', 'w', '300 s') \gset
--- ok: who has a ticket only, has no named hold to renew or release
+-- ok: with only a ticket there is no named hold to renew or release
 SELECT leaselock.renew_lock('named.ticket', 'w', '60 s'), leaselock.release_lock('named.ticket', 'w');
 SELECT leaselock.try_lock('named.ticket', 'other', '60 s');
 -- ok: a named hold is added to the grant
 SELECT leaselock.try_lock('named.ticket', 'w', '60 s') = :fence AS same_fence;
 SELECT count(*), max(fence) = :fence AS same_fence FROM leaselock.lease_peek('named.ticket');
 SELECT state, fence = :fence AS same_fence FROM leaselock.lease_get(:'ticket');
--- ok: it shortens no ticket, and ends alone
+-- ok: it shortens no ticket and ends separately
 SELECT state, remaining_ms > 200000 AS long FROM leaselock.lease_get(:'ticket');
 SELECT leaselock.release_lock('named.ticket', 'w');
 SELECT leaselock.release_lock('named.ticket', 'w');
@@ -188,7 +188,7 @@ SELECT state, holder FROM leaselock.lease_acquire('named.hold', 'other');
 SELECT fence = :fence AS same_fence, lapsed FROM leaselock.lease_peek('named.hold');
 SELECT leaselock.fence_check('named.hold', :fence);
 SELECT leaselock.try_lock('named.hold', 'other', '60 s');
--- ok: lapsed, it is still there to be renewed or released
+-- ok: lapsed, it can still be renewed or released
 BEGIN;
 SELECT leaselock.renew_lock('named.hold', 'w', '60 s');
 ROLLBACK;
@@ -197,7 +197,7 @@ SELECT leaselock.release_lock('named.hold', 'w');
 SELECT leaselock.release_lock('named.hold', 'w');
 SELECT state FROM leaselock.lease_get(:'ticket');
 ROLLBACK;
--- ok: taken again within the living grant, it holds for a ttl
+-- ok: taken again within the live grant, it lasts for a ttl
 SELECT leaselock.try_lock('named.hold', 'w', '100 s') = :fence AS same_fence;
 SELECT state FROM leaselock.lease_release(:'ticket');
 SELECT fence = :fence AS same_fence, lapsed FROM leaselock.lease_peek('named.hold');
@@ -216,8 +216,8 @@ SELECT state FROM leaselock.lease_renew(:'ticket');
 SELECT leaselock.release_lock('named.hold', 'w');
 :clock 0 :back
 
--- Deliberate: settling ends tickets, not the named hold.  A lapsed hold stays
--- until a new grant, its release or break.
+-- Deliberate: settling ends tickets, not the named hold.  A lapsed hold stays until a
+-- new grant, its release or a break.
 SELECT leaselock.try_lock('named.settle', 'w', '60 s') AS fence \gset
 SELECT ticket FROM leaselock.lease_acquire('named.settle', 'w', '60 s') \gset
 :clock '61 s' :back
@@ -239,7 +239,7 @@ SELECT fence = :fence AS same_fence, lapsed FROM leaselock.lease_peek('named.set
 SELECT leaselock.fence_check('named.settle', :fence), leaselock.fence_check('named.settle', :fence, allow_lapsed => true);
 SELECT leaselock.renew_lock('named.settle', 'w', '60 s');
 SELECT leaselock.release_lock('named.settle', 'w');
--- ok: a lapsed ticket is no grant to add a hold to
+-- ok: a hold is not added to a lapsed grant
 SELECT ticket, fence FROM leaselock.lease_acquire('named.settle', 'w', '5 s') \gset
 :clock '142 s' :back
 SELECT leaselock.renew_lock('named.settle', 'w', '60 s'), leaselock.release_lock('named.settle', 'w');

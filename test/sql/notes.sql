@@ -10,7 +10,7 @@ LOAD 'leaselock';
 
 SELECT * FROM leaselock.lease_acquire('notes', 'w', note => 'host-a, job 17') \gset a_
 SELECT :'a_state' AS state, :'a_note' AS note;
--- ok: with every answer, as long as the ticket is on record
+-- ok: in every answer, as long as the ticket is on record
 SELECT state, note FROM leaselock.lease_get(:'a_ticket');
 SELECT state, note FROM leaselock.lease_renew(:'a_ticket', '90 s');
 SELECT state, note FROM leaselock.lease_tickets WHERE name = 'notes';
@@ -23,12 +23,12 @@ SELECT count(*) FROM leaselock.lease_peek('notes');
 SELECT state, note FROM leaselock.lease_acquire('notes', 'w');
 SELECT note FROM leaselock.lease_peek('notes');
 SELECT leaselock.lease_release_all('w');
--- ok: an empty one is none
+-- ok: an empty note is none
 SELECT * FROM leaselock.lease_acquire('notes', 'w', note => '') \gset a_
 SELECT state, note, note IS NULL AS none FROM leaselock.lease_get(:'a_ticket');
 SELECT note IS NULL AS none FROM leaselock.lease_tickets WHERE name = 'notes';
 SELECT leaselock.lease_release_all('w');
--- ok: an unknown ticket has none; nor has a call that got no ticket
+-- ok: neither an unknown ticket nor a call without a ticket has a note
 SELECT state, note FROM leaselock.lease_get('00000000-0000-0000-0000-000000000000');
 SELECT state FROM leaselock.lease_acquire('notes', 'w', note => 'the holder''s');
 SELECT state, ticket, note, holder FROM leaselock.lease_acquire('notes', 'other', note => 'mine');
@@ -43,7 +43,7 @@ SELECT leaselock.lease_release_all('w');
 SELECT note FROM leaselock.lease_acquire('notes', 'w', request_id => :id, note => 'first');
 SELECT note FROM leaselock.lease_acquire('notes', 'w', request_id => :id, note => 'second');
 SELECT note FROM leaselock.lease_acquire('notes', 'w', request_id => :id);
--- fail: but it obeys the rules, as the other arguments do
+-- fail: it must obey the rules, as the other arguments must
 SELECT note FROM leaselock.lease_acquire('notes', 'w', request_id => :id, note => E'a\nb');
 \echo :SQLSTATE
 SELECT leaselock.lease_release_all('w');
@@ -72,7 +72,7 @@ SELECT depth, note FROM leaselock.lease_peek('notes');
 SELECT state FROM leaselock.lease_release(:'a');
 SELECT state FROM leaselock.lease_release(:'d');
 SELECT depth, note FROM leaselock.lease_peek('notes');
--- ok: a named hold has none, and takes none away
+-- ok: a named hold has no note and hides none
 SELECT leaselock.try_lock('notes', 'w', '300 s') IS NOT NULL AS held;
 SELECT state, note FROM leaselock.lease_acquire('notes', 'w', note => 'beside a hold');
 SELECT depth, note FROM leaselock.lease_peek('notes');
@@ -98,7 +98,7 @@ SELECT state, note FROM leaselock.lease_acquire('notes', 'next', wait => '60 s',
 SELECT owner, note, lapsed FROM leaselock.lease_peek('notes');
 SELECT state, note FROM leaselock.lease_get(:'a');
 RESET leaselock.clock_offset;
--- ok: so has who was promoted, before it knows
+-- ok: so has a promoted waiter, before its next call
 SELECT leaselock.lease_release_all('next');
 SELECT ticket AS a FROM leaselock.lease_acquire('notes', 'w', note => 'broken') \gset
 SELECT state FROM leaselock.lease_acquire('notes', 'next', wait => '60 s', note => 'waits');
@@ -131,7 +131,7 @@ CALL leaselock.lease_acquire_wait('notes', 'w', note => repeat('n', 1001));
 -- ok: 1000 bytes, of one byte and of two
 SELECT length(note) FROM leaselock.lease_acquire('notes', 'w', note => repeat('n', 1000));
 SELECT length(note), octet_length(note) FROM leaselock.lease_acquire('notes', 'w', note => repeat(U&'\00e4', 500));
--- ok: blanks, quotes and what is not ASCII
+-- ok: blanks, quotes and non-ASCII characters
 SELECT note FROM leaselock.lease_acquire('notes', 'w', note => ' "x" '' \ <&> % ');
 SELECT leaselock.lease_release_all('w');
 -- fail: more, and control characters
@@ -145,7 +145,7 @@ SELECT leaselock.lease_acquire('notes', 'w', note => E'\x7f');
 \echo :SQLSTATE
 SELECT count(*) FROM leaselock.lease_tickets WHERE name = 'notes';
 
--- ok: the largest ticket there can be stays whole in its row, uncompressed
+-- ok: the largest possible ticket is stored in its row, uncompressed
 SELECT string_agg(chr(33 + (i * 7919 + i * i * 31) % 90), '') AS mixed FROM generate_series(1, 1000) i \gset
 SELECT state FROM leaselock.lease_acquire(left(:'mixed', 255), 'holder', scope => right(:'mixed', 255));
 SELECT state, note = :'mixed' AS whole

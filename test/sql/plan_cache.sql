@@ -1,8 +1,8 @@
--- Repeated calls keep no plans, memory contexts or locks, and the extension
--- can be dropped and made again within a session.
+-- Repeated calls leave no plans, memory contexts or locks behind, and the extension can
+-- be dropped and created again within a session.
 \set SHOW_CONTEXT never
--- Other tests have moved the clock ahead; what was pruned by that clock is in
--- the floor, which lies ahead of the real clock since.
+-- Other tests have moved the clock ahead; what was pruned by that clock has raised
+-- the floor, which has been ahead of the real clock since then.
 DELETE FROM leaselock.floor;
 
 -- One round of everything, each call in a transaction of its own.
@@ -94,7 +94,7 @@ CALL public.within(1000);
 SELECT count(*) = :before AS same FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory';
 COMMIT;
 SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory';
--- ok: a try that gets nothing keeps no lock
+-- ok: an unsuccessful try keeps no lock
 SELECT state FROM leaselock.lease_release(:'ticket');
 SELECT leaselock.try_lock('plan_cache', 'other', '60 s') AS fence \gset
 BEGIN;
@@ -115,7 +115,7 @@ DROP PROCEDURE public.within;
 SELECT ticket FROM leaselock.lease_acquire('plan_cache.held', 'w', '300 s') \gset
 DROP EXTENSION leaselock;
 CREATE EXTENSION leaselock;
--- ok: nothing is held, and the fences grow on
+-- ok: nothing is held, and fences go on growing
 SELECT state FROM leaselock.lease_get(:'ticket');
 SELECT count(*) FROM leaselock.lease_status;
 SELECT leaselock.fence_check('plan_cache', :fence);

@@ -1,4 +1,4 @@
--- Waits that their owner gives up.
+-- Waits that their owner cancels.
 \getenv sql PG_ABS_SRCDIR
 \set queue :sql '/sql/include/queue.sql'
 \i :queue
@@ -6,16 +6,16 @@
 SELECT ticket AS h FROM leaselock.lease_acquire('queue.cancel', 'h', '300 s') \gset
 SELECT ticket AS a FROM leaselock.lease_acquire('queue.cancel', 'a', '60 s', '300 s') \gset
 SELECT ticket AS b FROM leaselock.lease_acquire('queue.cancel', 'b', '60 s', '300 s') \gset
--- ok: given up by its owner; a second time changes nothing
+-- ok: cancelled by its owner; a second time changes nothing
 SELECT :look, :has, remaining_ms, next_call_ms FROM leaselock.lease_release(:'a');
 SELECT :look FROM leaselock.lease_release(:'a');
 SELECT :look, next_call_ms FROM leaselock.lease_get(:'a');
 SELECT state FROM leaselock.lease_renew(:'a');
--- ok: the next one has moved up, the holder has not noticed
+-- ok: the next waiter has moved up, the holder is not affected
 SELECT :look FROM leaselock.lease_get(:'b');
 SELECT :look FROM leaselock.lease_get(:'h');
 SELECT :tickets FROM leaselock.lease_tickets WHERE name = 'queue.cancel' ORDER BY owner;
--- ok: to queue again is to queue at the end
+-- ok: queueing again means queueing at the end
 SELECT :look, ticket AS a FROM leaselock.lease_acquire('queue.cancel', 'a', '60 s', '300 s') \gset a_
 SELECT :a_position AS position;
 -- ok: a cancelled wait is not promoted
@@ -23,10 +23,10 @@ SELECT state FROM leaselock.lease_release(:'b');
 SELECT state FROM leaselock.lease_release(:'h');
 SELECT :look FROM leaselock.lease_get(:'b');
 SELECT :look FROM leaselock.lease_get(:'a_a');
--- ok: a late cancel of a promoted ticket is a release
+-- ok: cancelling a promoted ticket is a release
 SELECT state FROM leaselock.lease_release(:'a_a');
 SELECT count(*) FROM leaselock.lease_peek('queue.cancel');
--- ok: a rolled-back cancel has not been, nor a rolled-back place, nor a promotion
+-- ok: a rolled-back cancel, place or promotion leaves no trace
 SELECT ticket AS h, fence AS h_fence FROM leaselock.lease_acquire('queue.undo', 'h', '300 s') \gset
 SELECT ticket AS a FROM leaselock.lease_acquire('queue.undo', 'a', '60 s', '300 s') \gset
 BEGIN;

@@ -1,4 +1,4 @@
--- Several waiting tickets of one identity, and identities that look alike.
+-- Several waiting tickets of one identity, and similar identities.
 -- Time is moved by leaselock.clock_offset.
 \getenv sql PG_ABS_SRCDIR
 \set queue :sql '/sql/include/queue.sql'
@@ -13,7 +13,7 @@ SELECT :'x_state' AS state, :x_position AS position;
 SELECT ticket AS b2, state, position FROM leaselock.lease_acquire('queue.share', 'b', '60 s', '300 s') \gset x_
 SELECT :'x_state' AS state, :x_position AS position;
 SELECT :tickets FROM leaselock.lease_tickets WHERE name = 'queue.share' ORDER BY owner, requested_at;
--- ok: promoted, each of them becomes held at its next look: one fence, a lease each
+-- ok: after the promotion each becomes held at its next look: one fence, a lease each
 SELECT state FROM leaselock.lease_release(:'h');
 SELECT :look, fence AS a_fence FROM leaselock.lease_get(:'a1') \gset x_
 SELECT :'x_state' AS state, :x_depth AS depth;
@@ -25,8 +25,8 @@ SELECT state FROM leaselock.lease_release(:'a1');
 SELECT :look FROM leaselock.lease_get(:'b');
 SELECT state FROM leaselock.lease_release(:'x_a2');
 SELECT :look, fence > :x_a_fence AS greater FROM leaselock.lease_get(:'b');
--- ok: one that has not looked while its identity held the lock stands where it
--- stood, behind the others
+-- ok: a ticket that did not look while its identity held the lock keeps its old place,
+-- behind the others
 SELECT leaselock.lease_release_all('b');
 SELECT ticket AS h FROM leaselock.lease_acquire('queue.share2', 'h', '300 s') \gset
 SELECT ticket AS a1 FROM leaselock.lease_acquire('queue.share2', 'a', '60 s', '300 s') \gset
@@ -80,14 +80,14 @@ SELECT position, ticket FROM leaselock.lease_acquire('queue.role', 'a', '60 s', 
 SELECT :o_position AS position;
 SELECT position FROM leaselock.lease_acquire('queue.role', 'h', '60 s', '300 s');
 RESET ROLE;
--- ok: a superuser who is not of the ticket's role only looks: that is no poll
+-- ok: a superuser who is not a member of the ticket's role only looks: not a poll
 SET leaselock.clock_offset = '15 s';
 SELECT :look FROM leaselock.lease_get(:'o_ticket');
 SET leaselock.clock_offset = '21 s';
 SELECT :look FROM leaselock.lease_get(:'o_ticket');
 RESET leaselock.clock_offset;
 SELECT leaselock.lease_release_all('h'), leaselock.lease_release_all('a');
--- ok: nor a claim
+-- ok: nor is it a claim
 SET ROLE regress_leaselock_other;
 SELECT leaselock.lease_release_all('a'), leaselock.lease_release_all('h');
 RESET ROLE;

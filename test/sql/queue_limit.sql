@@ -12,14 +12,14 @@ SELECT state FROM leaselock.lease_acquire('queue.full', 'c', '60 s', '300 s');
 -- fail: the fourth
 SELECT leaselock.lease_acquire('queue.full', 'd', '60 s', '300 s');
 \echo :SQLSTATE
--- ok: who does not wait needs no place, nor does a retry, nor the holder
+-- ok: a caller that does not wait needs no place, nor does a retry, nor the holder
 SELECT state FROM leaselock.lease_acquire('queue.full', 'd');
 SELECT :look FROM leaselock.lease_acquire('queue.full', 'b', '60 s', '300 s', request_id => :id);
 SELECT :look FROM leaselock.lease_acquire('queue.full', 'h', '60 s', '300 s');
 -- ok: other locks have a queue of their own
 SELECT state FROM leaselock.lease_acquire('queue.full2', 'd', '60 s', '300 s');
 SELECT state FROM leaselock.lease_acquire('queue.full2', 'e', '60 s', '300 s');
--- ok: live waiters count, not those that were
+-- ok: only live waiters count
 SELECT state FROM leaselock.lease_release(:'b_ticket');
 SELECT :look FROM leaselock.lease_acquire('queue.full', 'd', '60 s', '300 s');
 SELECT leaselock.lease_acquire('queue.full', 'e', '60 s', '300 s'); -- fail: full again

@@ -1,4 +1,4 @@
--- Named locks that others queue for.
+-- Named locks for which others queue.
 -- Time is moved by leaselock.clock_offset.
 \getenv sql PG_ABS_SRCDIR
 \set queue :sql '/sql/include/queue.sql'
@@ -7,17 +7,17 @@
 SELECT leaselock.try_lock('queue.named', 'h', '60 s') AS h_fence \gset
 SELECT ticket AS a FROM leaselock.lease_acquire('queue.named', 'a', '60 s', '300 s') \gset
 SELECT ticket AS b FROM leaselock.lease_acquire('queue.named', 'b', '60 s', '300 s') \gset
--- ok: a try is no place in the queue
+-- ok: a try takes no place in the queue
 SELECT leaselock.try_lock('queue.named', 'c', '60 s'), leaselock.try_lock('queue.named', 'a', '60 s');
 SELECT :status FROM leaselock.lease_peek('queue.named');
--- ok: a live hold is renewed whoever waits
+-- ok: a live hold is renewed even if others wait
 SELECT leaselock.renew_lock('queue.named', 'h', '10 s');
 SELECT leaselock.try_lock('queue.named', 'h', '60 s') = :h_fence AS same_fence;
 SET leaselock.clock_offset = '11 s';
 -- ok: lapsed, with somebody waiting, it is lost: not renewed, not taken again
 SELECT leaselock.renew_lock('queue.named', 'h', '60 s');
 SELECT leaselock.try_lock('queue.named', 'h', '60 s');
--- ok: and nobody overtakes, the one whose turn it is not included
+-- ok: and nobody overtakes, not even a waiter whose turn has not come
 SELECT leaselock.try_lock('queue.named', 'c', '60 s'), leaselock.try_lock('queue.named', 'b', '60 s');
 SELECT :look, fence > :h_fence AS greater FROM leaselock.lease_get(:'a');
 SELECT leaselock.renew_lock('queue.named', 'h', '60 s'), leaselock.release_lock('queue.named', 'h');
@@ -25,10 +25,10 @@ SELECT leaselock.renew_lock('queue.named', 'h', '60 s'), leaselock.release_lock(
 SELECT leaselock.try_lock('queue.named', 'a', '60 s') = fence AS same_fence FROM leaselock.lease_peek('queue.named');
 SELECT state FROM leaselock.lease_release(:'a');
 SELECT :look FROM leaselock.lease_get(:'b');
--- ok: the release of the hold, the last claim, promotes
+-- ok: the release of the hold, the last share of the grant, promotes
 SELECT leaselock.release_lock('queue.named', 'a');
 SELECT :look FROM leaselock.lease_get(:'b');
--- ok: not the last claim: nobody is promoted
+-- ok: not the last share: nobody is promoted
 SELECT leaselock.try_lock('queue.named', 'b', '60 s') IS NOT NULL AS got;
 SELECT ticket AS c FROM leaselock.lease_acquire('queue.named', 'c', '60 s', '300 s') \gset
 SELECT leaselock.release_lock('queue.named', 'b');
@@ -43,7 +43,7 @@ SELECT ticket AS a FROM leaselock.lease_acquire('queue.named2', 'a', '60 s', '5 
 SET leaselock.clock_offset = '11 s';
 SELECT leaselock.renew_lock('queue.named2', 'h', '10 s');
 SELECT leaselock.fence_check('queue.named2', :h_fence);
--- ok: a lapsed hold is there to be released, and that promotes
+-- ok: a lapsed hold can be released, and that promotes
 SELECT ticket AS b FROM leaselock.lease_acquire('queue.named2', 'b', '60 s', '300 s') \gset
 SET leaselock.clock_offset = '22 s';
 SELECT leaselock.release_lock('queue.named2', 'h');

@@ -4,31 +4,32 @@
 \i :queue
 
 SELECT ticket AS h, fence AS h_fence FROM leaselock.lease_acquire('queue', 'h', '300 s') \gset
--- ok: waiting: a ticket, a place, an end of the wait, a time for the next call,
--- who holds the lock; no fence and no lease yet
+-- ok: waiting: a ticket, a position, the end of the wait, the time of the next call,
+-- the holder; no fence and no lease yet
 SELECT * FROM leaselock.lease_acquire('queue', 'a', '60 s', '30 s') \gset a_
 SELECT :'a_state' AS state, :a_position AS position, :'a_holder' AS holder, :'a_holder_role' = current_user AS holder_role,
 	:'a_scope' AS scope, :'a_name' AS name, :'a_owner' AS owner,
 	:a_remaining_ms BETWEEN 29000 AND 30000 AS remaining, :a_next_call_ms BETWEEN 1 AND 5000 AS next_call,
 	:'a_wait_until'::timestamptz - interval '30 s' BETWEEN now() - interval '10 s' AND clock_timestamp() AS from_the_call;
--- ok: asked for, it is the same
+-- ok: lease_get shows the same
 SELECT :look, :has, ticket = :'a_ticket' AS same_ticket, wait_until = :'a_wait_until' AS same_end, request_id,
 	remaining_ms BETWEEN 20000 AND 30000 AS remaining
 FROM leaselock.lease_get(:'a_ticket');
--- ok: the next ones stand behind it
+-- ok: the next ones queue behind it
 SELECT :look, ticket FROM leaselock.lease_acquire('queue', 'b', '60 s', '300 s') \gset b_
 SELECT :look, ticket FROM leaselock.lease_acquire('queue', 'c', '60 s', '300 s') \gset c_
 SELECT :b_position AS b, :c_position AS c, :'c_holder' AS holder;
--- ok: who does not wait is contended; it takes no place and no ticket
+-- ok: a caller that does not wait is contended and gets no place and no ticket
 SELECT :look, :has, next_call_ms > 0 AS hint FROM leaselock.lease_acquire('queue', 'd', '60 s', '0 s');
--- ok: so is who waits already: this call does not, and the queue is unchanged
+-- ok: so is an identity that already waits: this call does not wait, and the queue is
+-- unchanged
 SELECT :look, :has FROM leaselock.lease_acquire('queue', 'b', '60 s', '0 s');
 SELECT position FROM leaselock.lease_get(:'b_ticket');
--- ok: the holder is let in, whoever waits
+-- ok: the holder is let in even if others wait
 SELECT :look, fence = :h_fence AS same_fence, ticket AS again FROM leaselock.lease_acquire('queue', 'h', '60 s', '30 s') \gset h_
 SELECT :'h_state' AS state, :h_depth AS depth;
 SELECT state FROM leaselock.lease_release(:'h_again');
--- ok: the same name in another scope has a queue of its own: none
+-- ok: the same name in another scope has a queue of its own, here an empty one
 SELECT :look FROM leaselock.lease_acquire('queue', 'd', '60 s', '30 s', scope => 'queue');
 SELECT leaselock.lease_release_all('d');
 -- ok: the views show it
@@ -38,8 +39,8 @@ FROM leaselock.lease_tickets WHERE name = 'queue' ORDER BY position NULLS FIRST;
 SELECT wait_until = :'a_wait_until' AS same_end FROM leaselock.lease_tickets WHERE ticket = :'a_ticket';
 SELECT :status FROM leaselock.lease_status WHERE name = 'queue';
 SELECT :status FROM leaselock.lease_peek('queue');
--- ok: a renewal of a waiting ticket comes back waiting, and changes neither its
--- end nor the lease that it will have
+-- ok: renewing a waiting ticket answers waiting and changes neither the end of the wait
+-- nor the lease that it will get
 SELECT :look, :has, wait_until = :'a_wait_until' AS same_end FROM leaselock.lease_renew(:'a_ticket');
 SELECT :look FROM leaselock.lease_renew(:'b_ticket', '5 s');
 
@@ -55,14 +56,14 @@ SELECT leaselock.lease_acquire('queue', 'd', wait => NULL);
 -- ok: the longest one
 SELECT state, remaining_ms BETWEEN 299000 AND 300000 AS remaining FROM leaselock.lease_acquire('queue', 'd', wait => '300 s');
 SET leaselock.max_wait = '10 s';
--- fail: above the bound as set
+-- fail: above the bound that is set
 SELECT leaselock.lease_acquire('queue', 'e', wait => '10.000001 s');
 \echo :SQLSTATE
 RESET leaselock.max_wait;
--- ok: nothing of that has taken a place
+-- ok: none of these has taken a place
 SELECT waiters FROM leaselock.lease_peek('queue');
 
--- ok: given to them in that order, with growing fences
+-- ok: granted in that order, with growing fences
 SELECT state FROM leaselock.lease_release(:'h');
 SELECT state, depth, position, holder, fence > :h_fence AS greater, fence AS a_fence FROM leaselock.lease_get(:'a_ticket') \gset a_
 SELECT :'a_state' AS state, :a_depth AS depth, :'a_greater' AS greater;

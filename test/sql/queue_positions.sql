@@ -1,4 +1,4 @@
--- What a waiter is told: its position, and when to call again.
+-- What a waiter is told: its position and when to call again.
 \getenv sql PG_ABS_SRCDIR
 \set queue :sql '/sql/include/queue.sql'
 \i :queue
@@ -12,7 +12,7 @@ SELECT nr, position FROM waiter WHERE nr IN (1, 2, 98, 99, 100, 101, 120) ORDER 
 SELECT bool_and(position = least(nr, 100)) FROM waiter;
 -- ok: exact in the view
 SELECT count(*), bool_and(t.position = nr) AS exact FROM waiter JOIN leaselock.lease_tickets t USING (ticket);
--- ok: so is their number, which lease_peek, too, counts up to 100
+-- ok: so is their number; lease_peek counts up to 100 as well
 SELECT p.waiters AS peek, s.waiters AS status
 FROM leaselock.lease_peek('queue.long') p, leaselock.lease_status s WHERE s.name = 'queue.long';
 -- ok: the head polls fastest, nobody slower than a quarter of waiter_timeout
@@ -23,7 +23,7 @@ SET leaselock.waiter_timeout = '400 ms';
 SELECT next_call_ms BETWEEN 1 AND 100 AS quick FROM leaselock.lease_acquire('queue.long', 'z', '60 s', '300 s');
 SELECT leaselock.lease_release_all('z') <= 1 AS gone;
 RESET leaselock.waiter_timeout;
--- ok: whoever leaves, those behind move up
+-- ok: when a waiter leaves, those behind move up
 SELECT count(*), bool_and(state = 'cancelled') AS cancelled FROM waiter w, leaselock.lease_release(w.ticket) WHERE nr BETWEEN 1 AND 60;
 SELECT nr, t.position FROM waiter, leaselock.lease_get(ticket) t WHERE nr IN (61, 120) ORDER BY nr;
 SELECT leaselock.lease_release_all('h');
@@ -31,7 +31,7 @@ SELECT nr, t.state, t.position FROM waiter, leaselock.lease_get(ticket) t WHERE 
 CALL pg_temp.drain('queue.long') \gset
 SELECT :'owners' = (SELECT string_agg('w' || i, ' ' ORDER BY i) FROM generate_series(61, 120) i) AS in_order;
 
--- ok: identities are counted, not tickets: many of one make no long queue
+-- ok: identities are counted, not tickets: many tickets of one make no long queue
 SELECT state FROM leaselock.lease_acquire('queue.distinct', 'h', '300 s');
 SELECT count(*), min(position), max(position)
 FROM generate_series(1, 10) i, leaselock.lease_acquire('queue.distinct', 'a', '60 s', (290 + i) * interval '1 s');

@@ -1,11 +1,11 @@
--- Whose turn it is: after a release, a lapse, and waiters that are gone.
+-- Whose turn it is after a release, a lapse, and the loss of waiters.
 -- Time is moved by leaselock.clock_offset.
 \getenv sql PG_ABS_SRCDIR
 \set queue :sql '/sql/include/queue.sql'
 \i :queue
 
--- ok: by a release: the head holds the lock before it has asked, with a greater
--- fence, for half of leaselock.waiter_timeout
+-- ok: by a release: the head holds the lock before its next call, with a greater fence,
+-- for half of leaselock.waiter_timeout
 SELECT ticket AS h, fence AS h_fence FROM leaselock.lease_acquire('queue.release', 'h', '300 s') \gset
 SELECT ticket AS a FROM leaselock.lease_acquire('queue.release', 'a', '90 s', '300 s') \gset
 SELECT ticket AS b FROM leaselock.lease_acquire('queue.release', 'b', '60 s', '300 s') \gset
@@ -15,7 +15,7 @@ SELECT :status, fence > :h_fence AS greater, fence AS a_fence, remaining_ms BETW
 FROM leaselock.lease_peek('queue.release') \gset p_
 SELECT :'p_owner' AS owner, :p_depth AS depth, :'p_lapsed' AS lapsed, :p_waiters AS waiters, :'p_greater' AS greater, :'p_claim_window' AS claim_window;
 SELECT leaselock.fence_check('queue.release', :h_fence), leaselock.fence_check('queue.release', :p_a_fence);
--- ok: nobody is let in meanwhile, the one that released included
+-- ok: nobody is let in meanwhile, not even the former holder
 SELECT :look FROM leaselock.lease_acquire('queue.release', 'h');
 SELECT :look FROM leaselock.lease_acquire('queue.release', 'h', '60 s', '300 s');
 -- ok: the first call for it gives the full lease ...
@@ -24,7 +24,7 @@ SELECT :look, fence = :p_a_fence AS same_fence, wait_until, remaining_ms, next_c
 SET leaselock.clock_offset = '15 s';
 SELECT :look, remaining_ms BETWEEN 70000 AND 75000 AS no_more FROM leaselock.lease_get(:'a');
 SELECT remaining_ms FROM leaselock.lease_renew(:'a');
--- ok: whoever waits still sees who holds it now
+-- ok: the other waiters see the new holder
 SELECT :look FROM leaselock.lease_get(:'b');
 RESET leaselock.clock_offset;
 SELECT leaselock.lease_release_all('h'), leaselock.lease_release_all('b'), leaselock.lease_release_all('a');
@@ -39,7 +39,7 @@ SELECT state FROM leaselock.lease_release(:'a');
 SELECT :look, remaining_ms FROM leaselock.lease_renew(:'b', '120 s');
 SELECT state FROM leaselock.lease_release(:'b');
 
--- ok: not asked for in that time it is expired, and the next one has its turn
+-- ok: without a call in that time it is expired, and the next waiter has its turn
 SELECT ticket AS h FROM leaselock.lease_acquire('queue.unclaimed', 'h', '300 s') \gset
 SELECT ticket AS a FROM leaselock.lease_acquire('queue.unclaimed', 'a', '90 s', '300 s') \gset
 SELECT ticket AS b FROM leaselock.lease_acquire('queue.unclaimed', 'b', '60 s', '300 s') \gset
@@ -55,7 +55,7 @@ SELECT :look, fence > :a_fence AS greater, remaining_ms FROM leaselock.lease_get
 SELECT :look FROM leaselock.lease_get(:'a');
 SELECT leaselock.lease_release_all('b');
 RESET leaselock.clock_offset;
--- ok: asked for just in time
+-- ok: a call just in time
 SELECT ticket AS h FROM leaselock.lease_acquire('queue.claimed', 'h', '300 s') \gset
 SELECT ticket AS a FROM leaselock.lease_acquire('queue.claimed', 'a', '90 s', '300 s') \gset
 SELECT state FROM leaselock.lease_release(:'h');
@@ -80,16 +80,16 @@ SELECT remaining_ms BETWEEN 20000 AND 60000 AS half FROM leaselock.lease_peek('q
 SELECT leaselock.lease_release_all('a');
 RESET leaselock.waiter_timeout;
 
--- ok: by a lapse: whoever looks gets it if its turn has come, and the full lease
+-- ok: by a lapse: a waiter whose turn has come gets the full lease at its next look
 SELECT ticket AS h, fence AS h_fence FROM leaselock.lease_acquire('queue.lapse', 'h', '10 s') \gset
 SELECT ticket AS a FROM leaselock.lease_acquire('queue.lapse', 'a', '60 s', '300 s') \gset
 SELECT ticket AS b FROM leaselock.lease_acquire('queue.lapse', 'b', '60 s', '300 s') \gset
 SET leaselock.clock_offset = '11 s';
--- ok: a lapsed hold is shown with those who wait
+-- ok: a lapsed hold is shown with its waiters
 SELECT :status FROM leaselock.lease_peek('queue.lapse');
 SELECT :tickets FROM leaselock.lease_tickets WHERE name = 'queue.lapse' ORDER BY owner;
--- ok: nobody is let in past the queue, even though the lock is free: not the
--- second, no newcomer, not the late holder
+-- ok: nobody overtakes the queue even though the lock is free: neither the second
+-- waiter nor a newcomer nor the late holder
 SELECT :look FROM leaselock.lease_get(:'b');
 SELECT :look FROM leaselock.lease_acquire('queue.lapse', 'c');
 SELECT :look FROM leaselock.lease_acquire('queue.lapse', 'c', '60 s', '300 s');
@@ -103,7 +103,7 @@ SELECT leaselock.lease_release_all('a');
 CALL pg_temp.drain('queue.lapse');
 RESET leaselock.clock_offset;
 
--- ok: by a time-out of who stood before
+-- ok: by the time-out of the waiter ahead
 SELECT fence AS h_fence FROM leaselock.lease_acquire('queue.timeout', 'h', '5 s') \gset
 SELECT ticket AS a FROM leaselock.lease_acquire('queue.timeout', 'a', '60 s', '10 s') \gset
 SELECT ticket AS b FROM leaselock.lease_acquire('queue.timeout', 'b', '60 s', '300 s') \gset
@@ -112,13 +112,13 @@ SELECT :look FROM leaselock.lease_get(:'b');
 SET leaselock.clock_offset = '11 s';
 SELECT :look, fence > :h_fence AS greater FROM leaselock.lease_get(:'b');
 SELECT :look FROM leaselock.lease_get(:'a');
--- ok: stepped back a little, it has been all the same
+-- ok: the same with the clock stepped back a little
 SET leaselock.clock_offset = '7 s';
 SELECT :look FROM leaselock.lease_get(:'a');
 SELECT :look FROM leaselock.lease_get(:'b');
 SELECT leaselock.lease_release_all('b');
 RESET leaselock.clock_offset;
--- ok: by a cancel of who stood before
+-- ok: by the cancellation of the waiter ahead
 SELECT state FROM leaselock.lease_acquire('queue.cancelled', 'h', '5 s');
 SELECT ticket AS a FROM leaselock.lease_acquire('queue.cancelled', 'a', '60 s', '300 s') \gset
 SELECT ticket AS b FROM leaselock.lease_acquire('queue.cancelled', 'b', '60 s', '300 s') \gset
@@ -127,7 +127,7 @@ SELECT :look FROM leaselock.lease_release(:'a');
 SELECT :look FROM leaselock.lease_get(:'b');
 SELECT leaselock.lease_release_all('b');
 RESET leaselock.clock_offset;
--- ok: a release finds the first one that lives
+-- ok: a release finds the first live waiter
 SELECT ticket AS h FROM leaselock.lease_acquire('queue.dead', 'h', '300 s') \gset
 SELECT state FROM leaselock.lease_acquire('queue.dead', 'a', '60 s', '10 s');
 SELECT state FROM leaselock.lease_acquire('queue.dead', 'b', '60 s', '300 s');
@@ -138,7 +138,7 @@ SET leaselock.clock_offset = '25 s';
 SELECT state FROM leaselock.lease_release(:'h');
 SELECT :tickets FROM leaselock.lease_tickets WHERE name = 'queue.dead' ORDER BY owner;
 CALL pg_temp.drain('queue.dead');
--- ok: with nobody alive the lock is free
+-- ok: without a live waiter the lock is free
 SELECT ticket AS h FROM leaselock.lease_acquire('queue.dead', 'h', '60 s') \gset
 SELECT state FROM leaselock.lease_acquire('queue.dead', 'a', '60 s', '10 s');
 SET leaselock.clock_offset = '36 s';

@@ -1,4 +1,4 @@
--- Request ids of acquisitions that wait.
+-- Request ids of waiting acquisitions.
 -- Time is moved by leaselock.clock_offset.
 \getenv sql PG_ABS_SRCDIR
 \set queue :sql '/sql/include/queue.sql'
@@ -9,8 +9,8 @@ SELECT ticket AS h FROM leaselock.lease_acquire('queue.retry', 'h', '300 s') \gs
 SELECT state FROM leaselock.lease_acquire('queue.retry', 'a', '60 s', '300 s');
 SELECT * FROM leaselock.lease_acquire('queue.retry', 'b', '60 s', '300 s', request_id => :id) \gset b_
 SELECT state FROM leaselock.lease_acquire('queue.retry', 'c', '60 s', '300 s');
--- ok: a retry while queued keeps the place; its lease and its wait are ignored,
--- no wait included
+-- ok: a retry while queued keeps the place; its lease and its wait are ignored, even a
+-- wait of 0
 SELECT :look, ticket = :'b_ticket' AS same_ticket, wait_until = :'b_wait_until' AS same_end, request_id = :id AS same_id
 FROM leaselock.lease_acquire('queue.retry', 'b', '60 s', '300 s', request_id => :id);
 SELECT :look, ticket = :'b_ticket' AS same_ticket, wait_until = :'b_wait_until' AS same_end
@@ -20,8 +20,8 @@ SELECT :tickets FROM leaselock.lease_tickets WHERE name = 'queue.retry' ORDER BY
 -- fail: another identity's
 SELECT leaselock.lease_acquire('queue.retry', 'c', '60 s', '300 s', request_id => :id);
 \echo :SQLSTATE
--- ok: after the promotion: held, the same fence each time, depth 1, the lease
--- that was first asked for
+-- ok: after the promotion: held, the same fence each time, depth 1, the lease first
+-- requested
 SELECT state FROM leaselock.lease_release(:'h');
 SELECT leaselock.lease_release_all('a');
 SELECT fence AS b_fence FROM leaselock.lease_peek('queue.retry') \gset
@@ -49,7 +49,7 @@ SELECT waiters FROM leaselock.lease_peek('queue.retry2');
 SELECT leaselock.lease_release_all('h');
 SELECT count(*) FROM leaselock.lease_peek('queue.retry2');
 RESET leaselock.clock_offset;
--- ok: after a promotion that nobody asked for: expired
+-- ok: after an unclaimed promotion: expired
 SELECT ticket AS h FROM leaselock.lease_acquire('queue.retry3', 'h', '300 s') \gset
 SELECT ticket AS a FROM leaselock.lease_acquire('queue.retry3', 'a', '60 s', '300 s', request_id => :id) \gset
 SELECT state FROM leaselock.lease_release(:'h');

@@ -1,4 +1,4 @@
--- Waits that the clock ends: they ran out, or their owner fell silent.
+-- Waits that the clock ends: they run out, or their owner falls silent.
 -- Time is moved by leaselock.clock_offset.
 \getenv sql PG_ABS_SRCDIR
 \set queue :sql '/sql/include/queue.sql'
@@ -11,7 +11,7 @@ SELECT ticket AS b FROM leaselock.lease_acquire('queue.wait', 'b', '60 s', '300 
 SET leaselock.clock_offset = '5 s';
 SELECT :look FROM leaselock.lease_get(:'a');
 SET leaselock.clock_offset = '11 s';
--- ok: seen by everybody before its owner comes
+-- ok: visible to everybody before its owner calls
 SELECT :tickets FROM leaselock.lease_tickets WHERE name = 'queue.wait' ORDER BY owner;
 SELECT :status FROM leaselock.lease_peek('queue.wait');
 SELECT :look FROM leaselock.lease_get(:'b');
@@ -20,7 +20,7 @@ SELECT :look, :has, remaining_ms, next_call_ms FROM leaselock.lease_get(:'a');
 SELECT state FROM leaselock.lease_renew(:'a');
 SELECT state FROM leaselock.lease_release(:'a');
 SELECT state FROM leaselock.lease_get(:'a');
--- ok: a late cancel is none
+-- ok: a late cancel has no effect
 SELECT ticket AS a FROM leaselock.lease_acquire('queue.wait', 'a', '60 s', '5 s') \gset
 SET leaselock.clock_offset = '17 s';
 SELECT state FROM leaselock.lease_release(:'a');
@@ -39,7 +39,7 @@ SET leaselock.clock_offset = '15 s';
 SELECT :look FROM leaselock.lease_get(:'b');
 SELECT :look, ticket = :'c' AS same_ticket FROM leaselock.lease_acquire('queue.silent', 'c', '60 s', '300 s', request_id => :id);
 SELECT :look FROM leaselock.lease_renew(:'d');
--- ok: one that is rolled back is none
+-- ok: a rolled-back call is no sign of life
 BEGIN;
 SELECT :look FROM leaselock.lease_get(:'a');
 ROLLBACK;
@@ -48,7 +48,7 @@ SELECT :tickets FROM leaselock.lease_tickets WHERE name = 'queue.silent' ORDER B
 SELECT :status FROM leaselock.lease_peek('queue.silent');
 SELECT :look FROM leaselock.lease_get(:'a');
 SELECT :look FROM leaselock.lease_get(:'b');
--- ok: by the setting as it is when the waiter calls
+-- ok: the setting at the time of the waiter's call counts
 SET leaselock.waiter_timeout = '2 min';
 SELECT :look FROM leaselock.lease_get(:'c');
 RESET leaselock.waiter_timeout;

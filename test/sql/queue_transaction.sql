@@ -1,9 +1,9 @@
--- Places, polls and promotions in transactions, and undone by savepoints.
+-- Places, polls and promotions in transactions, and rolled back to savepoints.
 \getenv sql PG_ABS_SRCDIR
 \set queue :sql '/sql/include/queue.sql'
 \i :queue
 
--- ok: in every isolation, late in the transaction: places, polls, promotions
+-- ok: at every isolation level, late in the transaction: places, polls, promotions
 BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT count(*) FROM leaselock.lease_peek('queue.isolation');
 SELECT ticket AS h FROM leaselock.lease_acquire('queue.isolation', 'h', '300 s') \gset
@@ -26,7 +26,7 @@ SELECT :look FROM leaselock.lease_get(:'b_b');
 SELECT state FROM leaselock.lease_release(:'b_b');
 COMMIT;
 SELECT count(*) FROM leaselock.lease_peek('queue.isolation');
--- ok: a place undone by a savepoint, and taken anew under the same request id
+-- ok: a place rolled back with a savepoint and taken anew under the same request id
 SELECT state FROM leaselock.lease_acquire('queue.savepoint', 'h', '300 s');
 BEGIN;
 SAVEPOINT s;
@@ -37,7 +37,7 @@ SELECT :look FROM leaselock.lease_acquire('queue.savepoint', 'b', '60 s', '300 s
 SELECT :look, ticket <> :'a' AS other_ticket FROM leaselock.lease_acquire('queue.savepoint', 'a', '60 s', '300 s', request_id => :id);
 COMMIT;
 SELECT :tickets FROM leaselock.lease_tickets WHERE name = 'queue.savepoint' ORDER BY position NULLS FIRST;
--- ok: a promotion undone by a savepoint
+-- ok: a promotion rolled back with a savepoint
 BEGIN;
 SAVEPOINT s;
 SELECT leaselock.lease_release_all('h');
@@ -51,7 +51,7 @@ BEGIN READ ONLY;
 SELECT leaselock.lease_acquire('queue.savepoint', 'a', '60 s', '300 s');
 \echo :SQLSTATE
 ROLLBACK;
--- fail: prepared, after a place was taken, a poll was made, or a wait was given up
+-- fail: prepared after a place was taken, a poll was made, or a wait was cancelled
 SELECT ticket AS h FROM leaselock.lease_acquire('queue.prepare', 'h', '300 s') \gset
 SELECT ticket AS a FROM leaselock.lease_acquire('queue.prepare', 'a', '60 s', '300 s') \gset
 BEGIN;

@@ -24,20 +24,20 @@ SELECT depth, fence = :a_fence AS same_fence, expires_at = :'a_expires_at' AS th
 -- ok: for others the lock is taken, once
 SELECT state, depth, holder, holder_role FROM leaselock.lease_acquire('reentrancy', 'other');
 
--- ok: renewing one touches no other, whichever way
+-- ok: renewing one ticket touches no other, in either direction
 SELECT state, remaining_ms FROM leaselock.lease_renew(:'b_ticket', '5 s');
 SELECT expires_at = :'a_expires_at' AS same_expiry FROM leaselock.lease_get(:'a_ticket');
 SELECT expires_at = :'c_expires_at' AS same_expiry FROM leaselock.lease_get(:'c_ticket');
 SELECT state, remaining_ms FROM leaselock.lease_renew(:'b_ticket', '60 s');
 SELECT expires_at = :'a_expires_at' AS same_expiry FROM leaselock.lease_get(:'a_ticket');
 SELECT expires_at = :'c_expires_at' AS same_expiry FROM leaselock.lease_get(:'c_ticket');
--- ok: renewed, the longest ticket may become a shorter one, and the grant ends
--- with the one that is then the longest
+-- ok: a renewal may make the longest ticket a shorter one; the grant ends with the
+-- ticket that is then the longest
 SELECT state, remaining_ms FROM leaselock.lease_renew(:'a_ticket', '10 s');
 SELECT expires_at = :'c_expires_at' AS the_latest FROM leaselock.lease_peek('reentrancy');
 SELECT state, remaining_ms FROM leaselock.lease_renew(:'a_ticket', '300 s');
 
--- ok: released one by one, the first one first; the lock is free with the last
+-- ok: released one by one, the first first; the lock is free after the last
 SELECT state FROM leaselock.lease_release(:'a_ticket');
 SELECT state, depth, fence = :a_fence AS same_fence, expires_at = :'c_expires_at' AS own_expiry FROM leaselock.lease_get(:'c_ticket');
 SELECT depth, expires_at = :'c_expires_at' AS the_latest FROM leaselock.lease_peek('reentrancy');
@@ -57,7 +57,7 @@ SELECT leaselock.lease_release_all('w');
 SELECT state, fence > :a_fence AS greater, depth FROM leaselock.lease_acquire('reentrancy', 'other');
 SELECT leaselock.lease_release_all('other');
 
--- ok: deep
+-- ok: great depth
 SELECT count(*), count(DISTINCT fence), count(DISTINCT ticket), min(depth), max(depth)
 FROM generate_series(1, 200) i, leaselock.lease_acquire('reentrancy.deep', 'w', make_interval(secs => 100 + i)) t;
 SELECT leaselock.fence_check('reentrancy.deep', fence), depth FROM leaselock.lease_peek('reentrancy.deep');
@@ -72,7 +72,7 @@ SELECT state FROM deep, leaselock.lease_release(ticket) t WHERE nr = 1;
 SELECT depth FROM leaselock.lease_peek('reentrancy.deep');
 
 --
--- One lapses while another lives
+-- One ticket lapses while another lives
 --
 
 SELECT * FROM leaselock.lease_acquire('reentrancy.lapse', 'w', '60 s') \gset a_
@@ -96,14 +96,14 @@ SET leaselock.clock_offset = '70 s';
 SET ROLE regress_leaselock_one;
 SELECT depth FROM leaselock.lease_peek('reentrancy.lapse');
 SELECT state, depth, fence = :a_fence AS same_fence FROM leaselock.lease_acquire('reentrancy.lapse', 'w', '5 s');
--- ok: the last live one is released, the lapsed ones do not keep the lock
+-- ok: the last live ticket is released, lapsed ones do not keep the lock
 RESET ROLE;
 SET leaselock.clock_offset = '80 s';
 SET ROLE regress_leaselock_one;
 SELECT state FROM leaselock.lease_release(:'b_ticket');
 SELECT state, fence > :a_fence AS greater FROM leaselock.lease_acquire('reentrancy.lapse', 'other', '60 s');
 SELECT leaselock.lease_release_all('other');
--- ok: all lapse, the grant ends with the last
+-- ok: all lapse, and the grant ends with the last
 SELECT * FROM leaselock.lease_acquire('reentrancy.lapse', 'w', '60 s') \gset a_
 SELECT * FROM leaselock.lease_acquire('reentrancy.lapse', 'w', '100 s') \gset b_
 RESET ROLE;
@@ -122,18 +122,18 @@ RESET leaselock.clock_offset;
 
 SET ROLE regress_leaselock_one;
 SELECT * FROM leaselock.lease_acquire('reentrancy.who', 'w', '300 s') \gset a_
--- ok: the same label under another role is somebody else, a member of the
--- holder's role included
+-- ok: the same label under another role is another identity, even under a member of
+-- the holder's role
 SET ROLE regress_leaselock_two;
 SELECT state, depth, holder, holder_role FROM leaselock.lease_acquire('reentrancy.who', 'w');
 SELECT leaselock.try_lock('reentrancy.who', 'w', '60 s');
 SELECT leaselock.renew_lock('reentrancy.who', 'w', '60 s');
 SELECT leaselock.release_lock('reentrancy.who', 'w');
 SELECT leaselock.lease_release_all('w');
--- ok: a superuser is somebody else too
+-- ok: so is a superuser
 RESET ROLE;
 SELECT state, depth, holder, holder_role FROM leaselock.lease_acquire('reentrancy.who', 'w');
--- ok: another label under the same role is somebody else
+-- ok: another label under the same role is another identity
 SET ROLE regress_leaselock_one;
 SELECT state, holder, holder_role FROM leaselock.lease_acquire('reentrancy.who', 'W');
 -- ok: the role is current_user at the call: that of a SECURITY DEFINER function ...
@@ -143,7 +143,7 @@ AS $$ SELECT leaselock.lease_acquire('reentrancy.who', 'w') $$;
 ALTER FUNCTION pg_temp.as_definer() OWNER TO regress_leaselock_one;
 SET ROLE regress_leaselock_two;
 SELECT state, depth, fence = :a_fence AS same_fence FROM pg_temp.as_definer();
--- ok: ... and whatever way it was reached
+-- ok: ... however it was called
 RESET ROLE;
 SET SESSION AUTHORIZATION regress_leaselock_one;
 SELECT state, depth, fence = :a_fence AS same_fence FROM leaselock.lease_acquire('reentrancy.who', 'w');

@@ -1,5 +1,5 @@
--- lease_release_all ends every live ticket of (current role, owner), in one
--- scope or in all, and says how many.  Named holds are not tickets and stay.
+-- lease_release_all ends every live ticket of (current role, owner), in one scope or
+-- in all, and returns how many.  Named holds are not tickets and stay.
 LOAD 'leaselock';
 CREATE ROLE regress_leaselock_one;
 CREATE ROLE regress_leaselock_two IN ROLE regress_leaselock_one;
@@ -32,16 +32,16 @@ SELECT state FROM leaselock.lease_acquire('1', 'other', '300 s', scope => 'relea
 SELECT state FROM leaselock.lease_get(:'other');
 SET ROLE regress_leaselock_two;
 SELECT state FROM leaselock.lease_get(:'two');
--- ok: membership does not make it one's own
+-- ok: membership in the role does not make its tickets one's own
 SELECT leaselock.lease_release_all('other');
 SELECT leaselock.lease_release_all('w', 'release_all.b');
 SET ROLE regress_leaselock_one;
 SELECT state FROM leaselock.lease_get(:'b1');
--- ok: again, nothing is left in that scope
+-- ok: a second time: nothing is left in that scope
 SELECT leaselock.lease_release_all('w', 'release_all.a');
--- ok: a scope is matched whole
+-- ok: a scope is compared as a whole
 SELECT leaselock.lease_release_all('w', 'release_all');
--- ok: a rolled-back one has released nothing
+-- ok: a rolled-back call has released nothing
 BEGIN;
 SELECT leaselock.lease_release_all('w');
 SELECT leaselock.lease_release_all('w');
@@ -72,7 +72,7 @@ RESET ROLE;
 RESET leaselock.clock_offset;
 SET ROLE regress_leaselock_one;
 
--- ok: named holds stay, and with them the grant
+-- ok: named holds stay, and the grant with them
 SELECT fence FROM leaselock.lease_acquire('release_all.named', 'w', '300 s') \gset
 SELECT leaselock.try_lock('release_all.named', 'w', '300 s') = :fence AS same_grant;
 SELECT leaselock.try_lock('release_all.only', 'w', '300 s') IS NOT NULL AS got;
@@ -101,8 +101,8 @@ SELECT state FROM leaselock.lease_get(:'b1');
 SELECT leaselock.lease_release_all('w');
 SELECT leaselock.lease_release_all('other'), leaselock.lease_release_all('h');
 
--- ok: of a grant out of the queue, the promoted ticket, which nobody has asked
--- for, and one that still stands in the queue
+-- ok: for a grant from the queue, the promoted ticket that nobody has claimed, and a
+-- ticket that still waits
 SELECT ticket AS h FROM leaselock.lease_acquire('release_all', 'h', '300 s') \gset
 SELECT ticket AS p1 FROM leaselock.lease_acquire('release_all', 'w', '300 s', '300 s') \gset
 SELECT ticket AS p2 FROM leaselock.lease_acquire('release_all', 'w', '300 s', '300 s') \gset
@@ -113,8 +113,8 @@ SELECT state FROM leaselock.lease_get(:'p1');
 SELECT state FROM leaselock.lease_get(:'p2');
 SELECT leaselock.lease_release_all('w');
 
--- ok: of a grant with several tickets, the first of which has ended, and whose
--- place another has taken or nobody has; the named hold stays
+-- ok: for a grant with several tickets, the first of which has ended and has been
+-- replaced or not; the named hold stays
 SELECT ticket AS t1, fence FROM leaselock.lease_acquire('release_all', 'w', '300 s') \gset
 SELECT ticket AS t2 FROM leaselock.lease_acquire('release_all', 'w', '300 s') \gset
 SELECT ticket AS t3 FROM leaselock.lease_acquire('release_all', 'w', '300 s') \gset
@@ -138,7 +138,7 @@ SELECT leaselock.release_lock('release_all', 'w');
 SELECT state FROM leaselock.lease_acquire('release_all', 'other', '300 s');
 SELECT leaselock.lease_release_all('other');
 
--- ok: what the same transaction acquired, too; many at once
+-- ok: also tickets of the same transaction; many at once
 BEGIN;
 SELECT count(*) FROM generate_series(1, 100) i, leaselock.lease_acquire('release_all.' || i, 'w') t WHERE state = 'held';
 SELECT leaselock.lease_release_all('w');

@@ -14,7 +14,7 @@ SET ROLE regress_leaselock_one;
 
 SELECT * FROM leaselock.lease_acquire('request_id', 'w', '300 s', request_id => :id) \gset a_
 SELECT :'a_state' AS state, :a_depth AS depth, :'a_request_id' = :id AS same_id, :'a_ticket' <> :id AS own_uuid;
--- ok: the retry finds it, its lease and its wait are ignored
+-- ok: the retry finds it; the retry's lease and wait are ignored
 SELECT state, depth, ticket = :'a_ticket' AS same_ticket, fence = :a_fence AS same_fence,
 	expires_at = :'a_expires_at' AS same_expiry, request_id = :id AS same_id
 FROM leaselock.lease_acquire('request_id', 'w', '300 s', request_id => :id);
@@ -22,9 +22,9 @@ SELECT state, depth, ticket = :'a_ticket' AS same_ticket, expires_at = :'a_expir
 FROM leaselock.lease_acquire('request_id', 'w', '5 s', '300 s', 'public', :id);
 SELECT depth FROM leaselock.lease_peek('request_id');
 SELECT count(*) FROM leaselock.lease_tickets WHERE name = 'request_id';
--- ok: a renewal without a length does not know the ignored one
+-- ok: a renewal without a length does not use the ignored one
 SELECT remaining_ms FROM leaselock.lease_renew(:'a_ticket');
--- fail: ignored, but not anything goes
+-- fail: ignored arguments must still be valid
 SELECT leaselock.lease_acquire('request_id', 'w', '1 s', request_id => :id);
 \echo :SQLSTATE
 SELECT leaselock.lease_acquire('request_id', 'w', wait => '-1 s', request_id => :id);
@@ -37,26 +37,26 @@ SELECT * FROM leaselock.lease_acquire('request_id', 'w', '60 s', request_id => :
 SELECT :'b_state' AS state, :b_depth AS depth, :b_fence = :a_fence AS same_fence, :'b_ticket' <> :'a_ticket' AS other_ticket;
 SELECT ticket = :'a_ticket' AS same_ticket, depth FROM leaselock.lease_acquire('request_id', 'w', request_id => :id);
 SELECT ticket = :'b_ticket' AS same_ticket, depth FROM leaselock.lease_acquire('request_id', 'w', request_id => :id2);
--- ok: none is a new one each time
+-- ok: without an id each call makes a new ticket
 SELECT state, depth, request_id FROM leaselock.lease_acquire('request_id', 'w', '5 s');
 SELECT state, depth, request_id FROM leaselock.lease_acquire('request_id', 'w', '5 s', request_id => NULL);
--- ok: a ticket's own uuid is no request id
+-- ok: a ticket's own uuid is not its request id
 SELECT state, depth, ticket <> :'a_ticket' AS other_ticket
 FROM leaselock.lease_acquire('request_id', 'w', '5 s', request_id => :'a_ticket');
 
 --
--- Of another identity
+-- The request id of another identity
 --
 
--- fail: another owner, on that lock
+-- fail: another owner on that lock
 SELECT leaselock.lease_acquire('request_id', 'other', request_id => :id);
 \echo :SQLSTATE
--- fail: the same label under another role, a member of the ticket's role too
+-- fail: the same label under another role, even under a member of the ticket's role
 SET ROLE regress_leaselock_two;
 SELECT leaselock.lease_acquire('request_id', 'w', request_id => :id);
 \echo :SQLSTATE
 RESET ROLE;
--- fail: a superuser, too
+-- fail: so is a superuser
 SELECT leaselock.lease_acquire('request_id', 'w', request_id => :id);
 \echo :SQLSTATE
 SET ROLE regress_leaselock_one;
@@ -75,10 +75,10 @@ SELECT leaselock.lease_release_all('w');
 -- ok: the retry answers with the ended ticket and takes nothing
 SELECT state, ticket = :'a_ticket' AS same_ticket FROM leaselock.lease_acquire('request_id', 'w', request_id => :id);
 SELECT count(*) FROM leaselock.lease_peek('request_id');
--- fail: still another's
+-- fail: it still belongs to the other identity
 SELECT leaselock.lease_acquire('request_id', 'other', request_id => :id);
 \echo :SQLSTATE
--- ok: overtaken, it is the same
+-- ok: the same after a takeover
 SELECT state FROM leaselock.lease_acquire('request_id', 'other');
 SELECT state, ticket = :'a_ticket' AS same_ticket FROM leaselock.lease_acquire('request_id', 'w', request_id => :id);
 SELECT state FROM leaselock.lease_acquire('request_id', 'w'); -- not by that id: contended
@@ -92,7 +92,7 @@ SELECT * FROM leaselock.lease_acquire('request_id.lapse', 'w', '60 s', request_i
 RESET ROLE;
 SET leaselock.clock_offset = '61 s';
 SET ROLE regress_leaselock_one;
--- ok: the retry does not revive it, nor take the lock anew
+-- ok: the retry neither revives it nor acquires the lock anew
 SELECT state, ticket = :'a_ticket' AS same_ticket FROM leaselock.lease_acquire('request_id.lapse', 'w', '60 s', request_id => :id);
 SELECT state, ticket = :'a_ticket' AS same_ticket FROM leaselock.lease_acquire('request_id.lapse', 'w', '60 s', request_id => :id);
 SELECT leaselock.fence_check('request_id.lapse', :a_fence);
@@ -119,14 +119,14 @@ SELECT * FROM leaselock.lease_acquire('request_id.rollback', 'w', request_id => 
 SELECT ticket = :'a_ticket' AS same_ticket, depth FROM leaselock.lease_acquire('request_id.rollback', 'w', request_id => :id);
 ROLLBACK;
 SELECT state FROM leaselock.lease_get(:'a_ticket');
--- ok: not another's either
+-- ok: nor does it belong to another identity
 SELECT state FROM leaselock.lease_acquire('request_id.rollback', 'other', request_id => :id);
 SELECT leaselock.lease_release_all('other');
 SELECT state, depth, ticket <> :'a_ticket' AS other_ticket, fence > :a_fence AS greater
 FROM leaselock.lease_acquire('request_id.rollback', 'w', request_id => :id2);
 
 --
--- A new session knows nothing and needs nothing
+-- A new session needs no state
 --
 
 SELECT * FROM leaselock.lease_acquire('request_id.session', 'w', request_id => :id) \gset a_

@@ -1,8 +1,8 @@
--- A rolled-back call leaves no trace, whether by ROLLBACK, ROLLBACK TO or an
--- exception; a fence that it showed is not handed out again.
+-- A rolled-back call leaves no trace, whether by ROLLBACK, ROLLBACK TO or an exception;
+-- a fence that it showed is not issued again.
 LOAD 'leaselock';
--- Other tests have moved the clock ahead; what was pruned by that clock is in
--- the floor, which lies ahead of the real clock since.
+-- Other tests have moved the clock ahead; what was pruned by that clock has raised
+-- the floor, which has been ahead of the real clock since then.
 DELETE FROM leaselock.floor;
 SET leaselock.ticket_retention = '20000 d';
 
@@ -19,7 +19,7 @@ SELECT count(*) FROM leaselock.lease_peek('rollback');
 SELECT count(*) FROM leaselock.lease_tickets WHERE name = 'rollback';
 SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid();
 SELECT leaselock.fence_check('rollback', :a_fence);
--- ok: the next grant, whoever gets it, has a greater fence
+-- ok: the next grant has a greater fence, whoever gets it
 SELECT state, fence > :a_fence AS greater, depth FROM leaselock.lease_acquire('rollback', 'other', '300 s');
 SELECT leaselock.lease_release_all('other');
 -- ok: the same by ROLLBACK TO, and within the transaction
@@ -33,7 +33,7 @@ SELECT state, fence > :a_fence AS greater, depth FROM leaselock.lease_acquire('r
 COMMIT;
 SELECT owner, depth FROM leaselock.lease_peek('rollback');
 SELECT leaselock.lease_release_all('other');
--- ok: over and over, no number comes twice
+-- ok: over and over: no number comes twice
 CREATE TEMP TABLE seen (nr int GENERATED ALWAYS AS IDENTITY, fence bigint);
 DO $$
 DECLARE
@@ -55,7 +55,7 @@ END $$;
 SELECT count(*), count(DISTINCT fence), bool_and(fence > before) AS growing
 FROM (SELECT fence, lag(fence, 1, 0) OVER (ORDER BY nr) AS before FROM seen) s;
 
--- ok: of a lock that there was, only the further ticket is undone
+-- ok: for an existing grant only the further ticket is rolled back
 SELECT ticket, fence, expires_at FROM leaselock.lease_acquire('rollback', 'w', '300 s') \gset
 BEGIN;
 SELECT ticket, state, depth FROM leaselock.lease_acquire('rollback', 'w', '300 s') \gset b_
@@ -72,7 +72,7 @@ SELECT depth, expires_at = :'expires_at' AS same_expiry FROM leaselock.lease_pee
 BEGIN;
 SELECT state, remaining_ms FROM leaselock.lease_renew(:'ticket', '60 s');
 ROLLBACK;
--- ok: neither the expiry nor the length last asked for has changed
+-- ok: neither the expiry nor the length last requested has changed
 SELECT state, expires_at = :'expires_at' AS same_expiry FROM leaselock.lease_get(:'ticket');
 BEGIN;
 SAVEPOINT s;
@@ -93,7 +93,7 @@ SELECT count(*) FROM leaselock.lease_peek('rollback');
 ROLLBACK;
 SELECT state, depth, fence = :fence AS same_fence, expires_at = :'expires_at' AS same_expiry FROM leaselock.lease_get(:'ticket');
 SELECT leaselock.fence_check('rollback', :fence);
--- ok: the takeover that followed is undone with it
+-- ok: the takeover that followed is rolled back with it
 BEGIN;
 SAVEPOINT s;
 SELECT state FROM leaselock.lease_release(:'ticket');
@@ -179,7 +179,7 @@ SELECT state FROM leaselock.lease_acquire('rollback', 'w');
 SELECT 1 / 0;
 COMMIT;
 SELECT count(*) FROM leaselock.lease_peek('rollback');
--- ok: so is one in the statement itself
+-- ok: so is an error in the statement itself
 SELECT 1 / (depth - 1) FROM leaselock.lease_acquire('rollback', 'w');
 SELECT count(*) FROM leaselock.lease_peek('rollback');
 

@@ -1,12 +1,12 @@
--- Registered scopes: what lease_scope_create and lease_scope_drop do to those
--- who hold and wait.  Who may call what is in access.sql.
+-- Registered scopes: what lease_scope_create and lease_scope_drop do to holders and
+-- waiters.  Who may call what is in access.sql.
 LOAD 'leaselock';
 \set SHOW_CONTEXT never
 CREATE ROLE regress_leaselock_red;
 CREATE ROLE regress_leaselock_blue;
 CREATE ROLE regress_leaselock_ann IN ROLE regress_leaselock_red;
 CREATE ROLE regress_leaselock_bob IN ROLE regress_leaselock_blue;
--- What a role gets to hear, or its SQLSTATE; undone in either case.
+-- What a call answers to a role, or its SQLSTATE; rolled back in either case.
 CREATE FUNCTION pg_temp.may(role text, scope text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	result text;
@@ -28,7 +28,7 @@ CREATE FUNCTION pg_temp.scopes() RETURNS TABLE (scope text, role name) LANGUAGE 
 SELECT leaselock.lease_scope_create('scopes', 'regress_leaselock_red');
 SELECT replace(s, E'\u200b', '\u200b') AS scope, pg_temp.may('ann', s) AS ann, pg_temp.may('red', s) AS red, pg_temp.may('bob', s) AS bob
 FROM unnest(ARRAY['scopes', 'scope', 'scopes/a', 'scopes/', 'Scopes', 'scopes.', E'scopes\u200b', 'public']) s;
--- a scope may look like anything
+-- a scope may have any form
 SELECT leaselock.lease_scope_create(s, 'regress_leaselock_blue')
 FROM unnest(ARRAY['scopes/a', 'scopes%', 'scopes ''"\', 'sçopes', repeat('s', 255)]) s;
 SELECT left(s, 10) AS scope, pg_temp.may('ann', s) AS ann, pg_temp.may('bob', s) AS bob
@@ -38,7 +38,7 @@ FROM unnest(ARRAY['scopes/a', 'scopes%', 'scopes ''"\', 'sçopes', repeat('s', 2
 SELECT * FROM pg_temp.scopes();
 
 --
--- Create again: the same role changes nothing, another moves it
+-- Create again: the same role changes nothing, another role moves the scope
 --
 
 SELECT leaselock.lease_scope_create('scopes', 'regress_leaselock_red');
@@ -46,13 +46,13 @@ SELECT * FROM pg_temp.scopes();
 SELECT leaselock.lease_scope_create('scopes', 'regress_leaselock_blue');
 SELECT * FROM pg_temp.scopes();
 SELECT pg_temp.may('ann', 'scopes') AS ann, pg_temp.may('bob', 'scopes') AS bob;
--- drop tells whether there was anything to drop
+-- drop returns whether there was anything to drop
 SELECT leaselock.lease_scope_drop('scopes');
 SELECT leaselock.lease_scope_drop('scopes');
 SELECT leaselock.lease_scope_drop('scopes never created');
 SELECT pg_temp.may('ann', 'scopes') AS ann, pg_temp.may('bob', 'scopes') AS bob;
 SELECT * FROM pg_temp.scopes();
--- undone with its transaction, and effective in it
+-- effective in its transaction, and rolled back with it
 BEGIN;
 SELECT leaselock.lease_scope_create('scopes', 'regress_leaselock_red');
 SELECT pg_temp.may('ann', 'scopes') AS ann, pg_temp.may('bob', 'scopes') AS bob;
@@ -97,7 +97,7 @@ ROLLBACK;
 SELECT * FROM pg_temp.scopes();
 
 --
--- Those who hold and wait: members keep, others lose
+-- Holders and waiters: members keep, others lose
 --
 
 SET ROLE regress_leaselock_ann;
@@ -113,7 +113,7 @@ SELECT ticket AS bob_open FROM leaselock.lease_acquire('bob', 'w', '300 s', scop
 SELECT ticket AS bob_wait FROM leaselock.lease_acquire('ann', 'w', '300 s', '300 s', 'scopes') \gset
 SELECT ticket AS bob_unseen FROM leaselock.lease_acquire('ann hold', 'w', '300 s', '300 s', 'scopes') \gset
 SET ROLE regress_leaselock_ann;
--- behind a waiter who is going to lose, and behind a holder who is
+-- behind a waiter and behind a holder that will lose access
 SELECT ticket AS ann_wait FROM leaselock.lease_acquire('bob', 'x', '300 s', '300 s', 'scopes') \gset
 SELECT ticket AS ann_second FROM leaselock.lease_acquire('ann', 'x2', '300 s', '300 s', 'scopes') \gset
 SELECT position FROM leaselock.lease_get(:'ann_second');
@@ -124,7 +124,7 @@ SELECT leaselock.lease_scope_create('scopes', 'regress_leaselock_red');
 SELECT name, owner, role, depth, lapsed, waiters FROM leaselock.lease_status WHERE scope LIKE 'scopes%' ORDER BY scope, name;
 SELECT name, owner, role, state, position FROM leaselock.lease_tickets WHERE scope LIKE 'scopes%' ORDER BY scope, name, state, position;
 SET ROLE regress_leaselock_bob;
--- ok: broken; what had lapsed before is expired; another scope is untouched
+-- ok: broken; a ticket that had lapsed before is expired; another scope is untouched
 SELECT state, depth, holder FROM leaselock.lease_get(:'bob_held');
 SELECT state, depth FROM leaselock.lease_get(:'bob_again');
 SELECT state, depth FROM leaselock.lease_get(:'bob_short');
@@ -147,17 +147,17 @@ SELECT leaselock.renew_lock('ann hold', 'w', '1 h', 'scopes');
 SELECT leaselock.fence_check('ann', :ann_fence, 'scopes') AS ann, leaselock.fence_check('ann hold', :ann_hold, 'scopes') AS ann_hold,
 	leaselock.fence_check('bob', :bob_fence, 'scopes') AS bob, leaselock.fence_check('bob hold', :bob_hold, 'scopes', true) AS bob_hold,
 	leaselock.fence_check('bob lapsed', :bob_lapsed, 'scopes', true) AS bob_lapsed;
--- ok: the fences went on
+-- ok: fences go on growing
 SELECT leaselock.try_lock('bob hold', 'w', '1 min', 'scopes') > :bob_hold AS greater, leaselock.try_lock('bob lapsed', 'w', '1 min', 'scopes') > :bob_lapsed AS greater;
 RESET ROLE;
 
--- ok: who lost stands in nobody's way
+-- ok: a role that lost access blocks nobody
 SET ROLE regress_leaselock_ann;
 SELECT state FROM leaselock.lease_release(:'ann_held');
 SELECT state, holder FROM leaselock.lease_get(:'ann_second');
 RESET ROLE;
 
--- opened again: what was broken and cancelled stays so, asked for in between or not
+-- opened again: broken and cancelled tickets stay so, looked up in between or not
 SELECT leaselock.lease_scope_drop('scopes');
 SET ROLE regress_leaselock_bob;
 SELECT state FROM leaselock.lease_get(:'bob_wait');
@@ -168,7 +168,7 @@ SELECT state FROM leaselock.lease_acquire('ann hold', 'w', '300 s', '300 s', 'sc
 RESET ROLE;
 SELECT name, owner, role, state, position FROM leaselock.lease_tickets WHERE scope LIKE 'scopes%' ORDER BY scope, name, state, position;
 
--- registered to the other role: it is ann who loses now
+-- registered to the other role: now ann loses
 SELECT leaselock.lease_scope_create('scopes', 'regress_leaselock_blue');
 SELECT name, owner, role, depth, lapsed, waiters FROM leaselock.lease_status WHERE scope LIKE 'scopes%' ORDER BY scope, name;
 SET ROLE regress_leaselock_ann;
@@ -187,7 +187,7 @@ SELECT leaselock.lease_scope_create('scopes', 'regress_leaselock_red');
 SELECT leaselock.fence_check('fenced', :fence, 'scopes');
 COMMIT;
 SELECT role FROM leaselock.lease_peek('fenced', 'scopes');
--- undone: nothing is broken
+-- rolled back: nothing is broken
 SELECT leaselock.lease_scope_create('scopes', 'regress_leaselock_blue');
 SET ROLE regress_leaselock_bob;
 SELECT ticket AS t, fence FROM leaselock.lease_acquire('undone', 'w', '300 s', scope => 'scopes') \gset
@@ -210,7 +210,7 @@ SELECT state FROM leaselock.lease_renew(:'super');
 SELECT state FROM leaselock.lease_release(:'super');
 
 --
--- The role renamed or dropped afterwards: the scope is not open then
+-- The role renamed or dropped afterwards: the scope is not open
 --
 
 CREATE ROLE regress_leaselock_green;
@@ -231,7 +231,7 @@ SELECT pg_temp.may('gil', 'scopes') AS gil, pg_temp.may('green', 'scopes') AS gr
 DROP ROLE regress_leaselock_green;
 SELECT leaselock.lease_scope_create('scopes', 'regress_leaselock_teal');
 SELECT pg_temp.may('gil', 'scopes') AS gil, pg_temp.may('teal', 'scopes') AS teal, pg_temp.may('ann', 'scopes') AS ann;
--- dropped: nobody but superusers may use it, until it is registered anew or dropped
+-- dropped: only superusers may use it, until it is registered anew or dropped
 DROP ROLE regress_leaselock_teal;
 SELECT pg_temp.may('gil', 'scopes') AS gil, pg_temp.may('ann', 'scopes') AS ann,
 	(SELECT state FROM leaselock.lease_acquire('super', 'w', scope => 'scopes')) AS super;
@@ -244,7 +244,7 @@ SELECT leaselock.lease_scope_create('scopes', 'regress_leaselock_red');
 SELECT pg_temp.may('gil', 'scopes') AS gil, pg_temp.may('ann', 'scopes') AS ann;
 SELECT leaselock.lease_scope_drop('scopes');
 
--- a holder who was dropped is nobody's member
+-- a dropped holder is not a member of anything
 SET ROLE regress_leaselock_gil;
 SELECT state FROM leaselock.lease_acquire('gone', 'w', '300 s', scope => 'scopes');
 RESET ROLE;
@@ -254,7 +254,7 @@ SELECT leaselock.lease_scope_create('scopes', 'regress_leaselock_red');
 SELECT owner, lapsed FROM leaselock.lease_peek('gone', 'scopes');
 SELECT leaselock.lease_scope_drop('scopes');
 
--- tidy up
+-- clean up
 DO $$
 DECLARE
 	s record;

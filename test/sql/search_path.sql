@@ -1,9 +1,9 @@
--- Nothing that a caller puts into search_path or pg_temp, no operator,
--- function, type or table of its own, changes what the functions do.
+-- Nothing that a caller puts into search_path or pg_temp changes what the functions do:
+-- no operator, function, type or table of its own.
 \set SHOW_CONTEXT never
 
--- All there is to call, with what it must answer.  The procedure itself names
--- everything by schema, so that it means the same under any path.
+-- Every call, with what it must answer.  The procedure itself schema-qualifies all
+-- names, so that it means the same under any path.
 CREATE PROCEDURE public.all_calls(lock pg_catalog.text) LANGUAGE plpgsql AS $$
 DECLARE
 	a leaselock.lease_ticket;
@@ -52,7 +52,7 @@ BEGIN
 	RAISE NOTICE 'all as it should be';
 END $$;
 
--- ok: in a new session each, so that nothing has been looked up before
+-- ok: each in a new session, so that nothing has been looked up before
 SET search_path = '';
 CALL public.all_calls('search_path.empty');
 
@@ -114,7 +114,7 @@ END $$;
 CALL public.plant('hostile');
 RESET client_min_messages;
 
--- They would be called if they could.
+-- They can be called.
 SET search_path = hostile, pg_catalog, leaselock;
 SELECT 1 = 1; -- fail: hostile
 SELECT now(); -- fail: hostile
@@ -138,14 +138,14 @@ SET search_path = '';
 CALL public.all_calls('search_path.empty');
 SET search_path = hostile, pg_temp;
 CALL public.all_calls('search_path.hostile');
--- ok: a check that is verified under such a path
+-- ok: a check verified under such a path
 BEGIN;
 SELECT leaselock.try_lock('search_path', 'w', '60 s') AS fence \gset
 SELECT leaselock.fence_check('search_path', :fence);
 COMMIT;
 SELECT leaselock.release_lock('search_path', 'w');
 
--- ok: none of it has been touched
+-- ok: none of them has been called
 \c
 SET client_min_messages = warning;
 SELECT (SELECT count(*) FROM hostile.locks) AS locks, (SELECT count(*) FROM hostile.tickets) AS tickets;

@@ -1,5 +1,5 @@
--- The settings: their defaults, who may change them, and that the bounds of
--- the arguments follow them.
+-- The settings: their defaults, who may change them, and that the bounds of arguments
+-- follow them.
 LOAD 'leaselock';
 
 SELECT name, current_setting(name) AS value, context, vartype
@@ -45,27 +45,27 @@ SELECT ticket FROM leaselock.lease_acquire('settings', 'w', '1 s') \gset
 SELECT state, remaining_ms FROM leaselock.lease_renew(:'ticket', '1 h'); -- ok
 SELECT state FROM leaselock.lease_acquire('settings', 'w', '0.999 s'); -- fail: below the bound as set
 \echo :SQLSTATE
-SELECT state FROM leaselock.lease_renew(:'ticket', '3600.001 s'); -- fail: above the bound as set
+SELECT state FROM leaselock.lease_renew(:'ticket', '3600.001 s'); -- fail: above the bound that is set
 \echo :SQLSTATE
 RESET leaselock.min_lease;
 RESET leaselock.max_lease;
 
--- A lease longer than the bound of today is a lease all the same; it is
--- renewed by a length that is within the bounds.
+-- A lease longer than the present bound stays valid; it is renewed by a length within
+-- the bounds.
 SELECT state, remaining_ms > 3000000 AS long FROM leaselock.lease_get(:'ticket'); -- ok
 SELECT state, remaining_ms FROM leaselock.lease_renew(:'ticket', '300 s'); -- ok
 
 -- max_wait bounds the wait.
 SET leaselock.max_wait = '10 s';
 SELECT state FROM leaselock.lease_acquire('settings', 'w', wait => '10 s'); -- ok
-SELECT state FROM leaselock.lease_acquire('settings', 'w', wait => '10.000001 s'); -- fail: above the bound as set
+SELECT state FROM leaselock.lease_acquire('settings', 'w', wait => '10.000001 s'); -- fail: above the bound that is set
 \echo :SQLSTATE
 RESET leaselock.max_wait;
 
 -- max_ttl bounds the ttl.
 SET leaselock.max_ttl = '1 d';
 SELECT leaselock.try_lock('settings', 'w', '1 day') IS NOT NULL AS got; -- ok
-SELECT leaselock.renew_lock('settings', 'w', '1 day 1 microsecond'); -- fail: above the bound as set
+SELECT leaselock.renew_lock('settings', 'w', '1 day 1 microsecond'); -- fail: above the bound that is set
 \echo :SQLSTATE
 RESET leaselock.max_ttl;
 SELECT leaselock.renew_lock('settings', 'w', '1 day 1 microsecond'); -- ok

@@ -1,7 +1,7 @@
--- REPEATABLE READ, SERIALIZABLE and long transactions, as far as one session
--- shows them: every call answers by the latest state and the wall clock; a
--- fence younger than the snapshot is refused with 40001, for what the
--- transaction has read may predate the previous holder's last write.
+-- REPEATABLE READ, SERIALIZABLE and long transactions, as far as one session shows
+-- them: every call answers by the latest state and the wall clock; a fence younger
+-- than the snapshot is refused with 40001, because what the transaction has read may
+-- predate the previous holder's last write.
 -- Snapshots older than another session's change are in test/specs.
 LOAD 'leaselock';
 \set SHOW_CONTEXT never
@@ -57,8 +57,8 @@ COMMIT;
 BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE;
 SELECT leaselock.fence_check('isolation', :fence);
 COMMIT;
--- ok: renewed, joined by a further ticket, by a named hold, in the same
--- transaction: the grant is no younger for that
+-- ok: renewed, joined by a further ticket or a named hold in the same transaction: the
+-- grant is as old as before
 BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT state, remaining_ms FROM leaselock.lease_renew(:'ticket');
 SELECT leaselock.fence_check('isolation', :fence);
@@ -80,7 +80,7 @@ COMMIT;
 SELECT leaselock.lease_release_all('w'), leaselock.release_lock('isolation', 'w');
 
 --
--- Everything else answers by the latest state, its own changes included
+-- Everything else answers by the latest state, including its own changes
 --
 
 CREATE PROCEDURE pg_temp.cycle(lock text) LANGUAGE plpgsql AS $$
@@ -158,7 +158,7 @@ SELECT state FROM leaselock.lease_get(:'a_ticket');
 SELECT state, remaining_ms FROM leaselock.lease_acquire('isolation.late', 'other', '60 s');
 COMMIT;
 SELECT leaselock.lease_release_all('other') IS NOT NULL AS released;
--- ok: without any help, too: two calls of one transaction have two times
+-- ok: with the real clock, too: two calls of one transaction have two times
 BEGIN;
 SELECT expires_at AS a FROM leaselock.lease_acquire('isolation.late2', 'w', '60 s') \gset
 SELECT expires_at > :'a' AS later, expires_at > now() + interval '60 s' AS after_the_start

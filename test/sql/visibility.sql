@@ -1,5 +1,5 @@
--- Who sees what: the views, lease_peek, the holder that an answer names, and
--- the NOTICE of a deadlock.  And the database owner grants on what he may.
+-- Who sees what: the views, lease_peek, the holder that an answer names, and the NOTICE
+-- of a deadlock.  And what the database owner can grant to others.
 \set db :DBNAME
 \set SHOW_CONTEXT never
 CREATE ROLE regress_leaselock_owner;
@@ -18,7 +18,7 @@ SELECT leaselock.lease_scope_create('team', 'regress_leaselock_team');
 SELECT leaselock.lease_scope_create('team/stranger', 'regress_leaselock_stranger');
 RESET ROLE;
 
--- What a role sees: scope/name owner, one after another.
+-- What a role sees, as a list of scope/name owner.
 CREATE FUNCTION public.sees(role text, what text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	result text;
@@ -43,7 +43,7 @@ SELECT ticket AS bob_open FROM leaselock.lease_acquire('job', 'a', '300 s', '300
 SET ROLE regress_leaselock_stranger;
 SELECT state FROM leaselock.lease_acquire('job', 'a', '300 s', '300 s');
 SELECT state FROM leaselock.lease_acquire('job', 'a', '300 s', scope => 'team/stranger');
--- lapses, and somebody waits for it
+-- will lapse, with a waiter
 SELECT state FROM leaselock.lease_acquire('free', 'a', '5 s', scope => 'team/stranger');
 SELECT state FROM leaselock.lease_acquire('free', 'b', '300 s', '300 s', 'team/stranger');
 RESET ROLE;
@@ -58,18 +58,18 @@ SELECT * FROM public.all_see('lease_tickets');
 SELECT * FROM public.all_see('lease_peek(''job'')');
 SELECT * FROM public.all_see('lease_peek(''job'', ''team'')');
 SELECT * FROM public.all_see('lease_peek(''free'', ''team/stranger'')');
--- what is hidden looks like what is not there
+-- a hidden lock looks like one that does not exist
 SET ROLE regress_leaselock_stranger;
 SELECT * FROM leaselock.lease_peek('job', 'team');
 SELECT * FROM leaselock.lease_peek('never used', 'team');
--- arguments are judged all the same
+-- arguments are checked as well
 SELECT * FROM leaselock.lease_peek('', 'team'); -- fail
 SELECT * FROM leaselock.lease_peek('job', NULL); -- fail
--- all that is in a row
+-- everything in a row
 SELECT role, fence > 0 AS fence, depth, remaining_ms > 0 AS remaining, lapsed, waiters FROM leaselock.lease_status WHERE scope = 'public';
 SELECT owner, role, state, position, depth FROM leaselock.lease_tickets WHERE scope = 'public' ORDER BY position NULLS FIRST;
 RESET ROLE;
--- through a view of somebody else's it is still the reader who counts
+-- through a view of another role the reader still counts
 SET ROLE regress_leaselock_super;
 CREATE VIEW public.relayed AS SELECT * FROM leaselock.lease_status;
 CREATE VIEW public.barrier WITH (security_barrier) AS SELECT * FROM leaselock.lease_tickets;
@@ -77,20 +77,20 @@ GRANT SELECT ON public.relayed, public.barrier TO PUBLIC;
 SET ROLE regress_leaselock_stranger;
 SELECT scope, name FROM public.relayed ORDER BY scope, name;
 SELECT scope, name, position FROM public.barrier ORDER BY scope, name, position;
--- and a condition of the reader's own does not see more
+-- and a leaky condition of the reader's sees no more
 CREATE TEMP TABLE seen (what text);
 CREATE FUNCTION pg_temp.leak(text) RETURNS boolean LANGUAGE plpgsql COST 0.0000001 AS $$ BEGIN INSERT INTO pg_temp.seen VALUES ($1); RETURN true; END $$;
 SELECT count(*) FROM leaselock.lease_status WHERE pg_temp.leak(scope || '/' || name);
 SELECT what FROM seen ORDER BY what;
 RESET ROLE;
--- joining a role, and leaving it, counts at once
+-- joining and leaving a role takes effect at once
 GRANT regress_leaselock_team TO regress_leaselock_stranger;
 SELECT public.sees('stranger', 'lease_peek(''hold'', ''team'')');
 REVOKE regress_leaselock_team FROM regress_leaselock_stranger;
 SELECT public.sees('stranger', 'lease_peek(''hold'', ''team'')');
 GRANT pg_monitor TO regress_leaselock_stranger;
 SELECT public.sees('stranger', 'lease_peek(''hold'', ''team'')');
--- to see is not to do
+-- seeing does not mean being allowed to act
 SET ROLE regress_leaselock_stranger;
 \set VERBOSITY sqlstate
 SELECT leaselock.lease_acquire('hold', 'a', scope => 'team'); -- fail
@@ -98,7 +98,7 @@ SELECT leaselock.lease_get(:'bob'); -- fail
 \set VERBOSITY default
 RESET ROLE;
 REVOKE pg_monitor FROM regress_leaselock_stranger;
--- a scope whose role is gone: superusers and monitors only
+-- a scope whose role has been dropped: superusers and monitors only
 CREATE ROLE regress_leaselock_brief;
 SELECT leaselock.lease_scope_create('brief', 'regress_leaselock_brief');
 SELECT state FROM leaselock.lease_acquire('job', 'a', scope => 'brief');
@@ -118,7 +118,7 @@ SELECT state, holder, holder_role, position FROM leaselock.lease_get(:'bob');
 SELECT state, holder, holder_role FROM leaselock.lease_release(:'bob_ended');
 SELECT state, holder, holder_role FROM leaselock.lease_get(:'bob_open');
 RESET ROLE;
--- without access the own tickets can be asked for, and do not tell
+-- without access one's own tickets can be looked up, but do not tell
 REVOKE regress_leaselock_team FROM regress_leaselock_bob;
 SET ROLE regress_leaselock_bob;
 SELECT state, holder, holder_role, position FROM leaselock.lease_get(:'bob');
@@ -134,7 +134,7 @@ RESET ROLE;
 REVOKE pg_monitor FROM regress_leaselock_bob;
 SET ROLE regress_leaselock_super;
 SELECT state, holder, holder_role FROM leaselock.lease_get(:'bob');
--- nor does the error of a stale fence tell
+-- nor does the error for a stale fence tell
 SET ROLE regress_leaselock_bob;
 SELECT leaselock.fence_assert('job', 1, 'team'); -- fail
 SELECT leaselock.fence_check('hold', 1, 'team'); -- fail
@@ -167,7 +167,7 @@ RESET ROLE;
 REVOKE pg_monitor FROM regress_leaselock_stranger;
 
 --
--- The database owner grants on the administrative functions
+-- The database owner grants the administrative functions to others
 --
 
 CREATE ROLE regress_leaselock_operator;
@@ -183,7 +183,7 @@ SELECT leaselock.lease_break('job', 1, 'team'); -- ok: an operator acts in any s
 SELECT leaselock.lease_scope_create('operated', 'regress_leaselock_operator');
 SELECT leaselock.lease_scope_drop('operated');
 SELECT leaselock.fence_bump() > 0 AS bumped;
--- which does not let him in
+-- which does not give access
 SELECT leaselock.lease_acquire('job', 'a', scope => 'team'); -- fail
 SELECT count(*) FROM leaselock.lease_status WHERE scope = 'team';
 GRANT EXECUTE ON FUNCTION leaselock.fence_bump() TO regress_leaselock_deputy; -- ok
@@ -203,7 +203,7 @@ SELECT leaselock.lease_break('job', 1, 'team'); -- fail
 SELECT leaselock.lease_scope_drop('operated'); -- ok
 \set VERBOSITY default
 RESET ROLE;
--- granted to everybody, if the owner wants it
+-- granted to everybody, if the owner wishes
 SET ROLE regress_leaselock_owner;
 GRANT EXECUTE ON FUNCTION leaselock.lease_prune(interval, int) TO PUBLIC;
 SET ROLE regress_leaselock_stranger;

@@ -74,12 +74,12 @@ sub refused
 
 	my @errors = $err =~ /(?:ERROR|FATAL|PANIC):\s+(.*)/g;
 	is_deeply(\@errors,
-		["2D000: $call() cannot wait here, because it commits between looks"],
+		["2D000: $call() cannot wait here, because it commits while it waits"],
 		"$call, $what: the error")
 	  or diag($err);
 	my @hints = $err =~ /HINT:\s+(.*)/g;
 	is_deeply(\@hints,
-		[ 'CALL it by itself: not in a transaction block, a function, an exception block or a pipeline. There, poll with lease_get(). A driver without autocommit has opened a transaction block by itself.'
+		[ 'CALL it outside transaction blocks, functions, exception blocks and pipelines; inside them, poll with lease_get(). A driver without autocommit opens a transaction block by itself.'
 		], "$call, $what: the hint");
 	unlike($out, qr/waiting|timed_out|held/, "$call, $what: no answer");
 	is(traces(), $before, "$call, $what: nothing was done");

@@ -32,7 +32,8 @@ log_line_prefix = '%m [%p] %e %q%a '
 $node->start;
 $node->safe_psql('postgres', q{
 CREATE EXTENSION leaselock;
-CREATE ROLE app LOGIN;
+CREATE ROLE worker;
+CREATE ROLE app LOGIN IN ROLE worker;
 CREATE TABLE written (lock int, client int, fence bigint);
 GRANT ALL ON written TO app;
 });
@@ -47,6 +48,8 @@ my $prepared = $prepares ? 'max_prepared_statements = 100' : '';
 append_to_file("$dir/pgbouncer.ini", qq{
 [databases]
 postgres = host=@{[ $node->host ]} port=@{[ $node->port ]} user=app dbname=postgres
+statements = host=@{[ $node->host ]} port=@{[ $node->port ]} user=app dbname=postgres pool_mode=statement
+narrow = host=@{[ $node->host ]} port=@{[ $node->port ]} user=app dbname=postgres pool_size=1
 [pgbouncer]
 pool_mode = transaction
 default_pool_size = $pool_size
@@ -79,10 +82,11 @@ foreach my $try (1 .. 100)
 # the server process of the call before, 0 if it does not matter
 my $before = 0;
 
-# A client of the pooler
+# A client of the pooler, of one of its databases
 sub client
 {
-	my $client = Pooled::session('psql', '-XAtq', '-d', $connstr, '-f', '-');
+	my ($database) = @_;
+	my $client = Pooled::session('psql', '-XAtq', '-d', $connstr . ($database ? " dbname=$database" : ''), '-f', '-');
 
 	$client->query_safe('\set VERBOSITY sqlstate');
 	return $client;
@@ -203,6 +207,43 @@ $leaver->{run}->kill_kill;
 ok($node->poll_query_until('postgres', q{SELECT count(*) = 0 FROM leaselock.lease_tickets WHERE name = 'call' AND state = 'waiting'}),
 	'a waiter whose client went away leaves the queue');
 row($one, 'lease_release_all', "SELECT leaselock.lease_release_all('one')");
+
+# a pool of one connection: the wait has it, so the release comes too late
+my ($holder, $narrow) = (client('narrow'), client('narrow'));
+is(outcome($holder, "SELECT state FROM leaselock.lease_acquire('narrow', 'one')"), 'held', 'a lock is held');
+$narrow->query_until(qr/calling/, "\\echo calling\nCALL leaselock.lease_acquire_wait('narrow', 'two', wait => '2 s');\n");
+$node->poll_query_until('postgres', q{SELECT count(*) = 1 FROM leaselock.lease_tickets WHERE name = 'narrow' AND state = 'waiting'})
+  or die 'nobody waits';
+is(outcome($holder, "SELECT leaselock.lease_release_all('one')"), 1, 'a release that finds no connection is done ...');
+like(outcome($narrow, ''), qr/\|timed_out\|/, '... when the wait is over');
+$_->quit foreach $holder, $narrow;
+
+# ---------------------------------------------------------------------
+# Who a client is
+# ---------------------------------------------------------------------
+
+is(row($one, 'lease_acquire', "SELECT state FROM leaselock.lease_acquire('identity', 'label')"), 'held', 'a lock is held');
+is(row($two, 'lease_acquire', "SELECT depth FROM leaselock.lease_acquire('identity', 'label')"), 2, 'clients with one label are one owner');
+is(outcome($two, q{BEGIN; SET LOCAL ROLE worker; SELECT state FROM leaselock.lease_acquire('identity', 'label'); COMMIT}),
+	'contended', 'by SET LOCAL ROLE the same label is somebody else');
+is(row($two, 'afterwards', 'SELECT current_user'), 'app', 'and no role is left behind') foreach 1 .. $pool_size;
+is(row($one, 'lease_release_all', "SELECT leaselock.lease_release_all('label')"), 2, 'released');
+
+# ---------------------------------------------------------------------
+# Statement mode
+# ---------------------------------------------------------------------
+
+my $statements = client('statements');
+$fence = outcome($statements, "SELECT fence FROM leaselock.lease_acquire('statement', 'one')");
+is(outcome($statements, "INSERT INTO written SELECT 9, 1, $fence FROM leaselock.fence_assert('statement', $fence)"), '',
+	'statement mode: a fenced write in one statement');
+is(outcome($statements, "INSERT INTO written SELECT 9, 1, 1 FROM leaselock.fence_assert('statement', 1)"), 'LS001',
+	'statement mode: not with a stale fence');
+is($node->safe_psql('postgres', 'SELECT count(*) FROM written WHERE lock = 9'), 1, 'statement mode: what was written');
+is(outcome($statements, "SELECT leaselock.lease_release_all('one')"), 1, 'statement mode: released');
+$statements->quit;
+run_log([ 'psql', '-Xc', 'BEGIN', "$connstr dbname=statements" ], '>', \my $printed, '2>', \my $refusal);
+like($refusal, qr/transaction blocks not allowed/, 'statement mode: the pooler refuses a transaction');
 
 # ---------------------------------------------------------------------
 # Prepared statements

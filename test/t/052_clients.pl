@@ -1,11 +1,10 @@
-# psycopg, node-postgres and pgjdbc: the programs of the README's chapter on
-# clients, as they stand there, and every way to pass a parameter.
+# psycopg, psycopg2, node-postgres and pgjdbc: every way to pass a parameter.  The
+# programs of doc/clients.md are in 104_page_clients.pl.
 
 use strict;
 use warnings FATAL => 'all';
 
 use Cwd qw(abs_path);
-use File::Basename qw(dirname);
 use IPC::Run;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -25,16 +24,16 @@ my $python = -x '/usr/bin/python3' ? '/usr/bin/python3' : 'python3';
 
 my %client = (
 	psycopg => {
-		file => 'worker.py', run => [$python],
+		run => [$python],
 		probe => [ $python, '-c', 'import psycopg; print("psycopg", psycopg.__version__)' ] },
 	psycopg2 => {
-		file => 'worker2.py', run => [$python],
+		run => [$python],
 		probe => [ $python, '-c', 'import psycopg2; print("psycopg2", psycopg2.__version__)' ] },
 	node => {
-		file => 'worker.js', run => ['node'],
+		run => ['node'],
 		probe => [ 'node', "$dir/probe.js" ] },
 	java => {
-		file => 'Worker.java', run => [ 'java', '-XX:TieredStopAtLevel=1', '-cp', $jar // '' ],
+		run => [ 'java', '-XX:TieredStopAtLevel=1', '-cp', $jar // '' ],
 		probe => [ 'java', '-XX:TieredStopAtLevel=1', '-cp', $jar // '', "$dir/Probe.java" ] });
 
 append_to_file("$dir/probe.js",
@@ -70,16 +69,6 @@ foreach my $name (sort keys %client)
 }
 plan skip_all => 'NO CLIENT LIBRARY IS INSTALLED: neither psycopg, node-postgres nor pgjdbc is tested'
   if !@present;
-
-# ---------------------------------------------------------------------
-# The programs of the README
-# ---------------------------------------------------------------------
-
-my $readme = slurp_file(dirname(__FILE__) . '/../../README.md');
-my %snippet;
-$snippet{$1} = $2 while $readme =~ /^<!-- test: (\w+) -->\n```\w+\n(.*?)^```$/msg;
-is_deeply([ sort keys %snippet ], [ 'java', 'node', 'psycopg' ], 'the README has a program for each');
-cmp_ok($snippet{$_} =~ tr/\n//, '<=', 40, "$_: it is short") foreach sort keys %snippet;
 
 # ---------------------------------------------------------------------
 # Untyped, typed and prepared parameters.  Each prints what it got.
@@ -303,17 +292,7 @@ listen_addresses = '127.0.0.1'
 });
 $node->append_conf('pg_hba.conf', 'host all app 127.0.0.1/32 trust');
 $node->start;
-# A writer that has inserted its row waits here as long as the test wants it to
-$node->safe_psql('postgres', q{
-CREATE EXTENSION leaselock;
-CREATE ROLE app LOGIN;
-CREATE TABLE reply (thread int, worker text, body text);
-GRANT ALL ON reply TO app;
-CREATE FUNCTION stall() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN PERFORM pg_advisory_xact_lock_shared(42); RETURN NEW; END $$;
-CREATE TRIGGER stall BEFORE INSERT ON reply FOR EACH ROW EXECUTE FUNCTION stall();
-});
-my $session = $node->background_psql('postgres');
+$node->safe_psql('postgres', 'CREATE EXTENSION leaselock; CREATE ROLE app LOGIN');
 
 # where a program finds the server
 %connection = (
@@ -328,58 +307,19 @@ foreach my $name (sort keys %client)
 		next;
 	}
 	my @run = @{ $client{$name}{run} };
-	my $file = "$dir/$client{$name}{file}";
+	my $file = "$dir/Parameters$name" . ({ node => '.js', java => '.java' }->{$name} // '.py');
 
-	# every kind of parameter
-	my $suffix = $file =~ s/.*\.//r;
-	append_to_file("$dir/Parameters$name.$suffix", $parameters{$name});
-	my ($ok, $out, $err) = program(@run, "$dir/Parameters$name.$suffix");
+	append_to_file($file, $parameters{$name});
+	my ($ok, $out, $err) = program(@run, $file);
 	ok($ok, "$name: parameters") or diag $err;
 	is($out, $expected, "$name: untyped, typed and prepared");
 	$node->safe_psql('postgres', q{DO $$ BEGIN
 		PERFORM leaselock.lease_break(name, fence, scope) FROM leaselock.lease_status; END $$});
-
-	next if !$snippet{$name};
-	append_to_file($file, $snippet{$name});
-
-	# the lock is free
-	$node->safe_psql('postgres', 'TRUNCATE reply');
-	($ok, $out, $err) = program(@run, $file);
-	ok($ok, "$name: the program ends well") or diag $err;
-	is($out, "held\nwritten\nheld\nreleased\n", "$name: it prints what it should");
-	is($node->safe_psql('postgres', 'SELECT thread, body FROM reply'), '42|done', "$name: it has written");
-
-	# somebody else takes the lock before the COMMIT
-	$session->query_safe('SELECT pg_advisory_lock(42)');
-	($out, $err) = ('', '');
-	my $started = do
-	{
-		local %ENV = (%ENV, %connection);
-		IPC::Run::start([ @run, $file ], '>', \$out, '2>', \$err);
-	};
-	$node->poll_query_until('postgres', q{SELECT count(*) = 1 FROM pg_locks
-		WHERE locktype = 'advisory' AND objid = 42 AND NOT granted})
-	  or die "$name: it does not write";
-	is($node->safe_psql('postgres', q{
-			SELECT leaselock.lease_break(name, fence) FROM leaselock.lease_peek('thread-work.42');
-			SELECT state FROM leaselock.lease_acquire('thread-work.42', 'somebody else')}),
-		"t\nheld", "$name: the lock is taken from it");
-	$session->query_safe('SELECT pg_advisory_unlock(42)');
-	ok($started->finish, "$name: the program ends well") or diag $err;
-	is($out, "held\nstale\nbroken\nbroken\n", "$name: it learns that it is stale");
-	is($node->safe_psql('postgres', 'SELECT count(*) FROM reply'), '1', "$name: it has written nothing");
-
-	# and has it still
-	($ok, $out, $err) = program(@run, $file);
-	ok($ok, "$name: the program ends well") or diag $err;
-	is($out, "contended\n", "$name: the lock is busy");
-	$node->safe_psql('postgres', q{SELECT leaselock.lease_release_all('somebody else')});
 }
 
 is($node->safe_psql('postgres', q{SELECT count(*) FROM leaselock.lease_tickets}), '0', 'no ticket is left over');
 is_deeply([ grep { / XX\w{3} / || /PANIC:/ } split /\n/, slurp_file($node->logfile) ],
 	[], 'no internal error in the log');
-$session->quit;
 $node->stop;
 
 done_testing();

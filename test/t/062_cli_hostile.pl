@@ -345,7 +345,7 @@ SKIP:
 	skip 'no /dev/full', 2 if !-e '/dev/full';
 	($client) = run_cases([ 'full', 'held_then_closed', $commands{acquire}, out => '/dev/full' ]);
 	is($client->{rc} . faults($client), '4', 'an answer that cannot be written, and a server that is gone then');
-	like($client->{err}, qr/request [-0-9a-f]{36} holds the lock/, 'the request is named');
+	like($client->{err}, qr/request [-0-9a-f]{36} has been granted/, 'the request is named');
 }
 
 # ---------------------------------------------------------------------
@@ -406,7 +406,7 @@ foreach (0 .. $#silent)
 {
 	my $done = reap_cli($waiting[$_]);
 	is($done->{rc} . faults($done), '4', "a server that says nothing: $silent[$_][0]");
-	like($done->{err}, qr/does not answer/, 'which is said');
+	like($done->{err}, qr/is not responding/, 'which is said');
 }
 
 done_testing();

@@ -47,7 +47,7 @@ foreach my $closed ([0], [1], [2], [ 0, 1 ], [ 0, 2 ], [ 1, 2 ], [ 0, 1, 2 ])
 	is($client->{rc}, 7, "$which: run");
 	$client = run_one([qw(acquire n --owner o)], closed => $closed);
 	is($client->{rc}, $closed{1} ? 4 : 0, "$which: acquire");
-	like($client->{err}, qr/could not write the answer: .*\n.*given back/, "$which: acquire says why")
+	like($client->{err}, qr/could not write the answer: .*\n.*been released/, "$which: acquire says why")
 	  if $closed{1} && !$closed{2};
 	is(held_by('n'), $closed{1} ? '' : 'o', "$which: acquire: who holds the lock");
 	$node->safe_psql('postgres', q{SELECT leaselock.lease_release_all('o')});
@@ -87,14 +87,14 @@ foreach (@ways)
 	{
 		$client = $run->([ qw(acquire full --owner o), @$json ]);
 		is($client->{rc}, 4, "$way: acquire @$json");
-		like($client->{err}, qr/could not write the answer: .*\n.*the lock is given back\n/, "$way: acquire @$json: what became of it");
+		like($client->{err}, qr/could not write the answer: .*\n.*the lock has been released\n/, "$way: acquire @$json: what became of it");
 		is(held_by('full'), '', "$way: acquire @$json: nobody holds the lock");
 	}
 
 	# this ticket may have been told before
 	$client = $run->([ qw(acquire full --owner o --request-uuid), $request ]);
 	is($client->{rc}, 4, "$way: acquire with a request");
-	like($client->{err}, qr/request $request holds the lock/, "$way: the request can be repeated");
+	like($client->{err}, qr/request $request has been granted/, "$way: the request can be repeated");
 	($rc, $answer) = cli_json(qw(acquire full --owner o --request-uuid), $request);
 	is("$rc|$answer->{state}|$answer->{depth}", '0|held|1', "$way: and then finds its ticket");
 

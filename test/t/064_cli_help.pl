@@ -36,7 +36,7 @@ foreach my $command (@commands)
 		# an operand that no subcommand takes keeps it from going on
 		my @operand = $synopsis =~ /^  leaselock $command \[?(?:NAME|TICKET)/ ? ('--', '', '--', 'b') : ('a');
 		my (undef, undef, $complaint) = cli($command, "--$option$value" . ($value && value_of($option)), @operand);
-		my $refused = $complaint =~ /$command takes no --$option/ ? 1 : 0;
+		my $refused = $complaint =~ /$command does not take --$option/ ? 1 : 0;
 		is($listed{$option} // 0, 1 - $refused, "... lists --$option, if it takes that");
 	}
 	my @lines = split /\n/, $help;

@@ -39,7 +39,7 @@ is_deeply([ $rc, $answer->{note} ], [ 0, undef ], 'acquire: an empty note is non
 is_deeply([ $rc, length $answer->{note} ], [ 0, 1000 ], 'acquire: 1000 bytes');
 foreach (
 	[ 'a note that is too long', 'x' x 1001, qr/--note .*1000 bytes long, not 1001/ ],
-	[ 'a note of two lines', "a\nb", qr/--note .*control.*byte 2 of it is 10/ ])
+	[ 'a note of two lines', "a\nb", qr/--note .*control.*byte 2 is 10/ ])
 {
 	my ($test, $note, $message) = @$_;
 

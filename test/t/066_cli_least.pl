@@ -125,7 +125,7 @@ like($run->{err}, qr/was broken/, 'which is said');
 foreach (
 	[ 'a number that is none', [qw(run n --at-least-seconds 1h -- true)], qr/--at-least-seconds .*from 0 to 3153600000.*"1h"/ ],
 	[ 'a negative one', [qw(run n --at-least-seconds -1 -- true)], qr/--at-least-seconds .*"-1"/ ],
-	[ 'a subcommand that does not end', [qw(acquire n --owner o --at-least-seconds 1)], qr/acquire takes no --at-least-seconds/ ])
+	[ 'a subcommand that does not end', [qw(acquire n --owner o --at-least-seconds 1)], qr/acquire does not take --at-least-seconds/ ])
 {
 	my ($test, $arguments, $message) = @$_;
 
@@ -139,7 +139,7 @@ $node->reload;
 ok($node->poll_query_until('postgres', q{SELECT current_setting('leaselock.max_ttl', true) = '100 s'}), 'a limit for named holds');
 ($rc, $out, $err) = cli(qw(run limit --owner o --at-least-seconds 200 -- sh -c), 'exit 5');
 is($rc, 5, 'a hold that the server refuses: the exit status is passed on');
-like($err, qr/could not keep "limit" taken, its lease runs out by itself: .*"ttl".*22023/, 'it is said');
+like($err, qr/could not keep "limit" taken; its lease will run out by itself: .*"ttl".*22023/, 'it is said');
 is(lock('limit'), 'o|1|60|f|0|1', 'and the ticket keeps its lease');
 
 $node->safe_psql('postgres', q{LOAD 'leaselock'; ALTER SYSTEM RESET leaselock.max_ttl});
@@ -153,24 +153,6 @@ is(finish($run), 6, 'that is gone: the exit status is passed on');
 like($run->{err}, qr/could not keep "gone" taken/, 'it is said');
 $node->start;
 is(lock('gone'), 'o|1|60|f|0|1', 'and the ticket keeps its lease');
-
-# ---------------------------------------------------------------------
-# The same in SQL
-# ---------------------------------------------------------------------
-
-# the statements of the README, with a job that knows how often it was run
-my ($sql) = slurp_file("$FindBin::RealBin/../../README.md") =~
-  /^<!-- cli test: at least -->\n```sql\n(.*?)^```$/ms;
-ok($sql, 'the README says how');
-$node->safe_psql('postgres', 'CREATE TABLE runs (host text)');
-foreach my $host (qw(a b))
-{
-	my ($ended, $text, $said) = $node->psql('postgres', $sql,
-		extra_params => [ '-v', "host=host-$host", '-v', 'ON_ERROR_STOP=1' ]);
-	is("$ended|$said", '0|', "host $host: no error");
-}
-is($node->safe_psql('postgres', 'SELECT string_agg(host, $$ $$) FROM runs'), 'host-a', 'the job ran once');
-is(lock('nightly'), 'host-a|1|600|f|0|0', 'the lock stays taken');
 
 is_deeply([ internal_errors($node) ], [], 'no internal error');
 $node->stop;

@@ -43,13 +43,13 @@ sub told
 
 foreach (
 	[ 'a name that is none', [ qw(events --name), '' ], qr/--name .*1 to 255 bytes/ ],
-	[ 'an operand', [qw(events job)], qr/--name: "job"/ ],
+	[ 'an operand', [qw(events job)], qr/the option --name, .*: "job"/ ],
 	[ 'a time that is none', [qw(events --since soon)], qr/soon.*22007/ ],
 	[ 'no time', [ qw(events --since), '' ], qr/22007/ ],
 	[ 'a time out of range', [qw(events --since 999999-01-01)], qr/22008/ ],
 	[ 'followed since a time that is none', [qw(events --follow --since soon)], qr/22007/ ],
-	[ 'an option of others', [qw(events --owner o)], qr/events takes no --owner/ ],
-	[ 'an option that others do not take', [qw(status --follow)], qr/status takes no --follow/ ])
+	[ 'an option of others', [qw(events --owner o)], qr/events does not take --owner/ ],
+	[ 'an option that others do not take', [qw(status --follow)], qr/status does not take --follow/ ])
 {
 	my ($test, $arguments, $message) = @$_;
 

@@ -301,60 +301,7 @@ SKIP:
 
 my $readme = slurp_file("$FindBin::RealBin/../../README.md");
 
-# the crontab, under the little that cron sets
-my ($crontab) = $readme =~ /^<!-- cli test: crontab -->\n```\n(.*?)^```$/ms;
 my $home = PostgreSQL::Test::Utils::tempdir();
-my ($program) = grep { -x "$_/leaselock" } split /:/, $ENV{PATH};
-append_to_file("$home/.pg_service.conf", sprintf "[jobs]\nhost=%s\nport=%d\ndbname=postgres\nuser=%s\n",
-	$node->host, $node->port, query('SELECT current_user'));
-append_to_file("$home/report", qq{#!/bin/sh\necho ran >>"$home/runs"\n});
-chmod 0755, "$home/report";
-$crontab =~ s{/usr/lib/postgresql/15/bin}{$program};
-$crontab =~ s{/usr/local/bin/report}{$home/report};
-my %environment = (HOME => $home, LOGNAME => 'cron', SHELL => '/bin/sh', PATH => '/usr/bin:/bin');
-my $line;
-foreach (split /\n/, $crontab)
-{
-	if (/^(\w+)=(.*)$/) { $environment{$1} = $2 }
-	elsif (/^\S+ \S+ \S+ \S+ \S+ +(.*)$/) { $line = $1 }
-}
-foreach my $host (1, 2)
-{
-	local %ENV = %environment;
-	IPC::Run::run([ '/bin/sh', '-c', $line ], '<', \'', '>', \$out, '2>', \$err);
-	is(($? >> 8) . "|$out|$err", ($host == 1 ? '0' : '1') . '||', "the crontab of the README, on host $host");
-}
-is(slurp_file("$home/runs"), "ran\n", 'the report ran once');
-
-# the script that polls
-query("LOAD 'leaselock'; ALTER SYSTEM SET leaselock.max_wait = '300s'");
-$node->reload;
-$node->poll_query_until('postgres', "SELECT current_setting('leaselock.max_wait', true) = '300s'") or die;
-my ($poll) = $readme =~ /^<!-- cli test: poll -->\n```bash\n(.*?)^```$/ms;
-append_to_file("$home/poll", $poll);
-$poll = [ 'bash', "$home/poll" ];
-sub poll_script
-{
-	my (%more) = @_;
-	local %ENV = (%ENV, PGHOST => $node->host, PGPORT => $node->port, PGDATABASE => 'postgres', %more);
-	my $client = { out => '', err => '' };
-	$client->{run} = IPC::Run::start($poll, '<', \'', '>', \$client->{out}, '2>', \$client->{err},
-		IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
-	return $client;
-}
-my $client = poll_script();
-is(finish($client), 0, 'the script of the README: the lock is free');
-like($client->{out}, qr/^held \d+$/m, 'and held, with its fence');
-query(q{SELECT leaselock.lease_break('nightly', fence) FROM leaselock.lease_peek('nightly'); SELECT leaselock.try_lock('nightly', 'holder', '1 d')});
-$client = poll_script();
-ok(waits('nightly', 'host-a1'), 'it waits');
-query(q{SELECT leaselock.release_lock('nightly', 'holder')});
-is(finish($client), 0, 'until it is its turn');
-like($client->{out}, qr/^held \d+$/m, 'which it says');
-query(q{SELECT leaselock.lease_break('nightly', fence) FROM leaselock.lease_peek('nightly'); SELECT leaselock.try_lock('nightly', 'holder', '1 d')});
-$client = poll_script(PGHOST => $nowhere);
-ok(wait_until(sub { $client->{run}->pump_nb; $client->{err} =~ /No such file.*No such file/s }), 'it repeats the request where the server cannot be reached');
-$client->{run}->kill_kill;
 
 is_deeply([ internal_errors($node) ], [], 'no internal error');
 $node->stop;

@@ -34,8 +34,8 @@ sub code_of
 foreach (
 	[ 'an operand', [ 'mcp', 'x' ], qr/too many arguments: "x"/ ],
 	[ 'an operand after "--"', [ 'mcp', '--', 'x' ], qr/too many arguments: "x"/ ],
-	[ 'an option of another subcommand', [qw(mcp --json)], qr/mcp takes no --json/ ],
-	[ 'its option elsewhere', [qw(status --allow-break)], qr/status takes no --allow-break/ ],
+	[ 'an option of another subcommand', [qw(mcp --json)], qr/mcp does not take --json/ ],
+	[ 'its option elsewhere', [qw(status --allow-break)], qr/status does not take --allow-break/ ],
 	[ 'no time to answer', [qw(mcp --answer-within 0)], qr/--answer-within .*0\.1 to .*"0"/ ],
 	[ 'a wrong time to keep', [qw(mcp --max-keep x)], qr/--max-keep .*"x"/ ],
 	[ 'a wrong scope', [ qw(mcp --scope), '' ], qr/--scope/ ])
@@ -182,7 +182,7 @@ my $other = start_mcp([ '-d', 'nonexistent' ]);
 like(tool_error($other, 'lock_status', {}), qr/database "nonexistent" does not exist/, 'no database: an error of the tool');
 $error = tool_error($other, 'acquire_lock', { lock_name => 'n' });
 like($error, qr/database "nonexistent" does not exist/, 'no database: acquire_lock, too');
-unlike($error, qr/done all the same/, 'no database: nothing can have been done');
+unlike($error, qr/done nevertheless/, 'no database: nothing can have been done');
 is(end_mcp($other), 0, 'no database: no failure of the server');
 $other = start_mcp([ '-d', 'host=/nonexistent connect_timeout=1' ]);
 like(tool_error($other, 'get_lock_ticket', { ticket => $unknown }), qr/No such file/, 'no server: an error of the tool');
@@ -265,9 +265,9 @@ foreach (
 	[ 'acquire_lock', { lock_name => 'x' x 256 }, qr/22023/ ],
 	[ 'acquire_lock', { lock_name => ' x' }, qr/22023/ ],
 	[ 'acquire_lock', { lock_name => "a\tb" }, qr/22023/ ],
-	[ 'acquire_lock', { lock_name => 'x', scope => 'a', repo => 'b' }, qr/^scope and repo are two words for one thing/ ],
-	[ 'acquire_lock', { lock_name => 'x', lockname => 'y' }, qr/^acquire_lock takes no argument "lockname"; it takes \["lock_name", "scope"/ ],
-	[ 'acquire_lock', { lock_name => 'x', ('y' x 1000) => 1 }, qr/takes no argument "y{79}\.\.\.; it takes/ ],
+	[ 'acquire_lock', { lock_name => 'x', scope => 'a', repo => 'b' }, qr/^scope and repo mean the same thing/ ],
+	[ 'acquire_lock', { lock_name => 'x', lockname => 'y' }, qr/^acquire_lock does not take the argument "lockname"; it takes \["lock_name", "scope"/ ],
+	[ 'acquire_lock', { lock_name => 'x', ('y' x 1000) => 1 }, qr/does not take the argument "y{79}\.\.\.; it takes/ ],
 	[ 'acquire_lock', { lock_name => 'x', owner => '' }, qr/22023/ ],
 	[ 'acquire_lock', { lock_name => 'x', request_uuid => 'u' }, qr/^request_uuid must be a uuid .*, not "u"$/ ],
 	[ 'acquire_lock', { lock_name => 'x', request_uuid => "$unknown " }, qr/^request_uuid must be a uuid/ ],
@@ -282,9 +282,9 @@ foreach (
 	[ 'acquire_lock', { lock_name => 'x', note => 'x' x 1001 }, qr/"note".*22023.*1000/ ],
 	[ 'acquire_lock', { lock_name => 'x', note => "a\nb" }, qr/"note".*22023/ ],
 	[ 'acquire_lock', { lock_name => 'x', note => 5 }, qr/^note must be a string, not 5$/ ],
-	[ 'acquire_lock', { lock_name => 'x', ticket => $unknown }, qr/takes no argument "ticket"/ ],
+	[ 'acquire_lock', { lock_name => 'x', ticket => $unknown }, qr/does not take the argument "ticket"/ ],
 	[ 'heartbeat_lock_ticket', { ticket => $ticket->{ticket}, lease_seconds => 1000 }, qr/\(22023\)/ ],
-	[ 'heartbeat_lock_ticket', { ticket => $ticket->{ticket}, keep_seconds => 1 }, qr/takes no argument/ ],
+	[ 'heartbeat_lock_ticket', { ticket => $ticket->{ticket}, keep_seconds => 1 }, qr/does not take the argument/ ],
 	[ 'release_lock_ticket', { ticket => "$unknown\n" }, qr/^ticket must be a uuid/ ],
 	[ 'lock_status', { limit => 0 }, qr/^limit must be a whole number from 1 to 1000, not 0$/ ],
 	[ 'lock_status', { limit => 1.5 }, qr/^limit must be a whole number/ ],

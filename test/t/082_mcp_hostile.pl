@@ -212,9 +212,9 @@ is($mcp->{err}, '', 'random messages: and has said nothing');
 # The ends of the input
 # ---------------------------------------------------------------------
 
-foreach ([ 'in the middle of a message', substr($good, 0, 30), qr/ended within a message/ ],
-	[ 'before the end of a line', $good, qr/ended within a message/ ],
-	[ 'in a line that is too long', 'x' x (2 * $mib), qr/ended within a message/ ],
+foreach ([ 'in the middle of a message', substr($good, 0, 30), qr/ended in the middle of a message/ ],
+	[ 'before the end of a line', $good, qr/ended in the middle of a message/ ],
+	[ 'in a line that is too long', 'x' x (2 * $mib), qr/ended in the middle of a message/ ],
 	[ 'after an empty line', "\n", qr/^$/ ], [ 'at once', '', qr/^$/ ])
 {
 	my ($test, $text, $says) = @$_;
@@ -411,7 +411,7 @@ foreach my $name (sort keys %calls)
 	$mcp = initialize(start_mcp(at("closes once $name")));
 	if ($name eq 'break_lock')
 	{
-		like(tool_error($mcp, $name, $calls{$name}), qr/It may have been done all the same: look/, "$name: an answer that is lost stays so");
+		like(tool_error($mcp, $name, $calls{$name}), qr/It may have been done nevertheless: check/, "$name: an answer that is lost stays so");
 		is(-s "$dir/closes once $name", 1, "$name: it is not asked again");
 	}
 	else
@@ -423,17 +423,17 @@ foreach my $name (sort keys %calls)
 }
 $mcp = initialize(start_mcp(at('closes')));
 $error = tool_error($mcp, 'acquire_lock', $calls{acquire_lock});
-like($error, qr/It may have been done all the same: call again with request_uuid [0-9a-f-]{36}$/, 'answers that are lost: the error names the request');
+like($error, qr/It may have been done nevertheless: call again with request_uuid [0-9a-f-]{36}$/, 'answers that are lost: the error names the request');
 $error = tool_error($mcp, 'acquire_lock', { %{ $calls{acquire_lock} }, owner => 'me', request_uuid => $ticket });
 like($error, qr/call again with request_uuid $ticket and the same owner$/, 'answers that are lost: and the owner, if there was one');
-unlike(tool_error($mcp, 'lock_status', {}), qr/done all the same/, 'answers that are lost: a look does nothing');
+unlike(tool_error($mcp, 'lock_status', {}), qr/done nevertheless/, 'answers that are lost: a look does nothing');
 is(end_mcp($mcp), 0, 'answers that are lost: the end');
 
 foreach my $kind (0 .. $#nonsense)
 {
 	$mcp = initialize(start_mcp(at("nonsense $kind")));
 	$error = tool_error($mcp, 'get_lock_ticket', $calls{get_lock_ticket});
-	like($error, qr/makes no sense|cannot allocate|closed the connection|lost synchron|unexpected|invalid|does not answer/, "nonsense: $nonsense[$kind]");
+	like($error, qr/is malformed|cannot allocate|closed the connection|lost synchron|unexpected|invalid|is not responding/, "nonsense: $nonsense[$kind]");
 	is_deeply(legacy($mcp, 'ping')->{result}, {}, "nonsense: $nonsense[$kind]: it lives on");
 	is(end_mcp($mcp), 0, "nonsense: $nonsense[$kind]: the end");
 }
@@ -452,7 +452,7 @@ like($mcp->{rc}, qr/^[04]$/, 'too many calls: the end of the input ends it');
 foreach (@silent)
 {
 	my ($name, $mcp) = @$_;
-	like(tool_error($mcp, $_), qr/the server does not answer/, "a server that says nothing: $name is an error") foreach @{ $mcp->{calls} };
+	like(tool_error($mcp, $_), qr/the server is not responding/, "a server that says nothing: $name is an error") foreach @{ $mcp->{calls} };
 	is(end_mcp($mcp), 0, "a server that says nothing: $name: the end");
 }
 

@@ -125,7 +125,9 @@ sub begin_sql
 	my ($page, $name, $text) = @_;
 	my $psql = psql($page, $name);
 
-	$psql->{in} .= "$text\n;\n\\echo '$banner'\n";
+	# an empty statement would be the last one that pg_stat_activity shows
+	$text .= "\n;" if $text !~ /;\s*\z/;
+	$psql->{in} .= "$text\n\\echo '$banner'\n";
 	# pump() would wait for output
 	$psql->{run}->pump_nb while length $psql->{in};
 	return;
@@ -172,7 +174,7 @@ sub connection
 }
 
 # start_shell(TEXT, SESSION, LANGUAGE): { run, out, pid }.  With a session, its
-# variables are kept; without, the process that was started is the command's own.
+# variables are kept; without, the process that was started is that of a single command.
 sub start_shell
 {
 	my ($page, $text, $session, $language) = @_;
@@ -182,7 +184,7 @@ sub start_shell
 	local $SIG{$_} = 'DEFAULT' foreach qw(HUP INT QUIT TERM USR1 USR2);
 
 	$text =~ s/\s+\z//;
-	$text = defined $kept ? "set -a; [ ! -e $kept ] || . $kept; trap 'export -p >$kept' EXIT; $text" : "exec $text";
+	$text = defined $kept ? "set -a; [ ! -e $kept ] || . $kept; trap 'export -p >$kept' EXIT; $text" : $text =~ /(?<!\\)\n/ ? $text : "exec $text";
 	$shell->{run} = IPC::Run::start([ $language // 'sh', '-c', "exec 2>&1; cd $page->{dir}; $text" ],
 		'<', '/dev/null', '>', \$shell->{out}, IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
 	$shell->{pid} = $shell->{run}{KIDS}[0]{PID};
