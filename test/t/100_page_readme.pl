@@ -102,7 +102,9 @@ sub run_demo
 	mkdir $copy or die "$copy: $!";
 	system(qq{cd "$top" && tar -cf - Makefile META.json CHANGELOG.md README.md LICENSE leaselock.control expected sql src doc packaging test | tar -C "$copy" -xf -}) == 0
 	  or die 'no copy of the source';
-	local %ENV = map { $_ => $ENV{$_} } grep { exists $ENV{$_} } qw(PATH HOME TMPDIR LC_ALL PG_CONFIG);
+	# the programs of the machine, of which this test may run a copy
+	my $machine = ($ENV{PG_CONFIG} // "pg_config") =~ s{^\Q${\ ($ENV{LEASELOCK_WORK} // "")}\E/server}{}r;
+	local %ENV = (PG_CONFIG => $machine, map { $_ => $ENV{$_} } grep { exists $ENV{$_} } qw(PATH HOME TMPDIR LC_ALL));
 	my $out = '';
 	ok(run_log([ 'sh', '-c', "cd $copy && $command" ], '<', \'', '&>', \$out), "$command ends well") or diag $out;
 	my ($fence, $greater) = $out =~ /^worker-2> COMMIT;\n(?:.*\n)*worker-1> COMMIT;\n +ERROR:  LS001: stale fence (\d+) .*\n +DETAIL:  The newest fence of the lock is (\d+)/m;
