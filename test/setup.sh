@@ -188,6 +188,9 @@ copy_server() {
 		dir=$("$1" $dir) || return
 		mkdir -p "$root$dir" && cp -as "$dir/." "$root$dir/" || return
 	done
+	# of a server built from source, libpq is above those
+	dir=$("$1" --libdir)
+	case $("$1" --pkglibdir) in "$dir"/*) cp -as "$dir"/lib* "$root$dir/" || return ;; esac
 	dir=$("$1" --bindir)
 	mkdir -p "$root$dir" && cp -aL "$dir/." "$root$dir/" || return
 	find "$root" -name 'leaselock*' -prune -exec rm -rf {} +

@@ -526,6 +526,36 @@ acquire(Link *link, const Options *options, Ticket *ticket)
 	return code;
 }
 
+/*
+ * explain_refusal
+ *	  Says why the lock is not held.  The answer names no holder while the
+ *	  transaction that acquired the lock is open.
+ */
+void
+explain_refusal(const Options *options, const Ticket *ticket)
+{
+	bool		waited = strcmp(ticket->state, "contended") != 0;
+	char		gave_up[96] = "";
+
+	if (options->quiet || strcmp(ticket->state, "waiting") == 0)
+		return;
+	if (strcmp(ticket->state, "deadlock") == 0)
+	{
+		complain("waiting for \"%s\" would be a deadlock", options->name);
+		return;
+	}
+	if (waited && options->wait_seconds > 0 &&
+		options->wait_seconds < MAX_SECONDS)
+		snprintf(gave_up, sizeof(gave_up), "gave up after %.15g s: ",
+				 options->wait_seconds);
+	if (ticket->holder[0])
+		complain("%s\"%s\" is held by \"%s\"", gave_up, options->name,
+				 ticket->holder);
+	else
+		complain("%s\"%s\" is in use: a transaction that has not ended is changing it, or others wait for it",
+				 gave_up, options->name);
+}
+
 /* ---------------------------------------------------------------------
  * Ending
  * ---------------------------------------------------------------------

@@ -112,6 +112,7 @@ extern Command parse_options(int argc, char **argv, Options *options);
 extern void set_text_encoding(const char *name);
 extern void clean_text(char *text);
 extern void cut_text(char *text, size_t most);
+extern void cut_to_width(char *line, int columns);
 extern void put_text(FILE *stream, const char *value);
 extern void put_json(FILE *stream, const char *value);
 extern int	text_width(const char *value);
@@ -151,6 +152,7 @@ extern void print_cells(const char *const *cells, const int *widths,
 extern void print_record(const PGresult *answer);
 extern void print_table(const PGresult *answer);
 extern void print_heading(const char *heading);
+extern void fit_output(void);
 extern bool write_output(void);
 
 /* question.c */
@@ -266,6 +268,7 @@ extern void link_sleep_with(Link *link, struct pollfd *fds, int count,
 /* acquire.c */
 
 extern ExitCode acquire(Link *link, const Options *options, Ticket *ticket);
+extern void explain_refusal(const Options *options, const Ticket *ticket);
 extern bool give_back(Link *link, Ticket *ticket, Instant ends_at);
 extern bool stay_taken(Link *link, const Options *options,
 					   const Ticket *ticket, Instant ends_at);

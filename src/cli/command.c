@@ -101,6 +101,8 @@ acquire_command(const Options *options)
 			code = write_failed();
 			withdraw(&link, options, &ticket);
 		}
+		else if (code == EXIT_NOT_HELD)
+			explain_refusal(options, &ticket);
 	}
 	link_close(&link);
 	return code;
@@ -125,6 +127,8 @@ ticket_command(const Options *options, Ask what,
 		read_ticket(link.answer, &ticket);
 		print_answer(options, link.answer);
 		code = ticket_exit_code(ticket.state);
+		if (what == ASK_RENEW && code != EXIT_DONE && !options->quiet)
+			complain("not renewed: the ticket is %s", ticket.state);
 		if (what == ASK_RELEASE && (strcmp(ticket.state, "released") == 0 ||
 									strcmp(ticket.state, "cancelled") == 0))
 			code = EXIT_DONE;
@@ -176,8 +180,11 @@ break_command(const Options *options)
 
 		if (options->json)
 			print_json(link.answer);
+		else if (broken)
+			print_line("broken");
 		else
-			print_line(broken ? "broken" : "not the present grant");
+			complain("\"%s\" has no grant with fence %s; \"leaselock status\" shows the fence of the present one",
+					 options->name, options->fence);
 		code = broken ? EXIT_DONE : EXIT_LOST;
 	}
 	else
@@ -253,6 +260,8 @@ show_status(const Link *link, const Options *options, bool answered,
 		complain_of_lines(link->error, "%s", "");
 	else
 		print_lines(link->error);
+	if (!options->json)
+		fit_output();
 	return write_output();
 }
 
@@ -289,6 +298,25 @@ watch_status(Link *link, const Options *options)
 	return EXIT_SIGNAL + next_signal();
 }
 
+/*
+ * complain_of_none
+ *	  A heading without rows looks as if something had gone wrong.
+ */
+static void
+complain_of_none(const Options *options)
+{
+	const char *seen = options->all ? "" : " now (--all shows lapsed leases, too)";
+
+	if (options->name)
+		complain("nobody holds \"%s\" in scope \"%s\" or waits for it%s",
+				 options->name, options->scope, options->queue ? "" : seen);
+	else
+		complain("no lock is held or waited for%s%s%s%s",
+				 options->scope ? " in scope \"" : "",
+				 options->scope ? options->scope : "",
+				 options->scope ? "\"" : "", options->queue ? "" : seen);
+}
+
 ExitCode
 status_command(const Options *options)
 {
@@ -303,8 +331,9 @@ status_command(const Options *options)
 	else
 	{
 		print_status(options, link.answer);
-		/* nobody holds this lock or waits for it */
-		if (options->name && PQntuples(link.answer) == 0)
+		if (PQntuples(link.answer) == 0 && !options->json && !options->quiet)
+			complain_of_none(options);
+		if (PQntuples(link.answer) == 0 && options->name)
 			code = EXIT_LOST;
 	}
 	link_close(&link);

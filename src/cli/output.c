@@ -17,6 +17,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "cli.h"
@@ -278,6 +279,47 @@ print_table(const PGresult *answer)
 		putc('\n', output);
 	}
 	free(layout);
+}
+
+/*
+ * fit_output
+ *	  Cuts what has been put together to the terminal that it goes to: a row that
+ *	  wraps would break the table, and a last row too many would scroll its
+ *	  heading away.
+ */
+void
+fit_output(void)
+{
+	struct winsize size;
+	char	   *whole;
+	char	   *line;
+	int			left = 0;
+	int			room;
+
+	if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0 ||
+		size.ws_row < 3)
+		return;
+	if (fclose(open_output()) != 0)
+		text[0] = '\0';
+	output = NULL;
+	whole = line = text;
+	for (const char *at = whole; (at = strchr(at, '\n')) != NULL; at++)
+		left++;
+	/* the last line of the terminal is the cursor's */
+	room = left < size.ws_row ? left : size.ws_row - 2;
+	open_output();
+	for (; room > 0; room--, left--)
+	{
+		char	   *end = strchr(line, '\n');
+
+		*end = '\0';
+		cut_to_width(line, size.ws_col);
+		fprintf(output, "%s\n", line);
+		line = end + 1;
+	}
+	if (left > 0)
+		fprintf(output, "... and %d more\n", left);
+	free(whole);
 }
 
 /* ---------------------------------------------------------------------

@@ -375,10 +375,8 @@ run_command(const Options *options)
 	code = acquire(&run.link, options, &run.ticket);
 	if (code == EXIT_DONE)
 		code = run_held(&run);
-	else if (code == EXIT_NOT_HELD && !options->quiet)
-		complain("\"%s\" is not free: %s%s%s%s", options->name,
-				 run.ticket.state, run.ticket.holder[0] ? ", held by \"" : "",
-				 run.ticket.holder, run.ticket.holder[0] ? "\"" : "");
+	else if (code == EXIT_NOT_HELD)
+		explain_refusal(options, &run.ticket);
 	link_close(&run.link);
 	return code;
 }

@@ -271,18 +271,15 @@ format_length(char *buffer, size_t size, int64_t ms)
  */
 
 /*
- * cut_to_terminal
- *	  Cuts a line to the terminal's width, because a line that wraps could not
- *	  be replaced.
+ * cut_to_width
+ *	  Cuts a line to the given width, because a line that fills the last
+ *	  column of a terminal would wrap.
  */
-static void
-cut_to_terminal(char *line)
+void
+cut_to_width(char *line, int columns)
 {
-	struct winsize size;
 	int			width = 0;
 
-	if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0)
-		size.ws_col = 80;
 	while (*line)
 	{
 		Glyph		glyph;
@@ -290,7 +287,7 @@ cut_to_terminal(char *line)
 		int			length = scan(line, &glyph, &code);
 
 		width += glyph_width(line, glyph);
-		if (width < size.ws_col)
+		if (width < columns)
 			line += length;
 		else
 			*line = '\0';
@@ -305,15 +302,18 @@ void
 show_status_line(const Options *options, const char *format,...)
 {
 	char		line[LONGEST_LINE];
+	struct winsize size;
 	va_list		args;
 
 	if (options->quiet || !isatty(STDERR_FILENO))
 		return;
+	if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0)
+		size.ws_col = 80;
 	va_start(args, format);
 	vsnprintf(line, sizeof(line), format, args);
 	va_end(args);
 	clean_text(line);
-	cut_to_terminal(line);
+	cut_to_width(line, size.ws_col);
 	fprintf(stderr, "\r\033[K%s", line);
 	fflush(stderr);
 	line_is_shown = true;

@@ -134,11 +134,11 @@ my $first = start_cli(qw(run pair --lease-seconds 60 --), beat('first'));
 ok(beats('first'), 'one runs');
 ($rc, $out, $err) = cli(qw(run pair -- touch), "$dir/both");
 is($rc, 1, 'the other has to go');
-like($err, qr/"pair" is not free: contended, held by/, 'and is told why');
+like($err, qr/^leaselock: "pair" is held by ".*"$/m, 'and is told why');
 is((cli(qw(run pair --quiet -- touch), "$dir/both"))[2], '', 'unless it wants to hear nothing');
 ($rc, $out, $err) = cli(qw(run pair --wait-seconds 0.5 -- touch), "$dir/both");
 is($rc, 1, 'a wait that runs out');
-like($err, qr/timed_out/, 'is told, too');
+like($err, qr/^leaselock: gave up after 0\.5 s: "pair" is held by ".*"$/m, 'is told, too');
 ok(!-e "$dir/both", 'no command has been started');
 
 my $waits = q{SELECT ticket FROM leaselock.lease_tickets WHERE name = 'pair' AND state = 'waiting'};

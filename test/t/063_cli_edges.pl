@@ -99,7 +99,7 @@ foreach (@ways)
 	is("$rc|$answer->{state}|$answer->{depth}", '0|held|1', "$way: and then finds its ticket");
 
 	foreach my $command ([ 'get', $answer->{ticket} ], [ 'heartbeat', $answer->{ticket} ], [ 'release', $answer->{ticket} ],
-		[qw(break full --fence 1)])
+		[qw(break full --fence 1 --json)])
 	{
 		$client = $run->($command);
 		is("$client->{rc}|" . ($client->{err} =~ /could not write the answer/), '4|1', "$way: $command->[0]");

@@ -59,6 +59,44 @@ like($err, qr/\Aleaselock: trying again: connection to server .*\n  Is .*\n  con
 	'also behind words of our own, and for several hosts');
 
 # ---------------------------------------------------------------------
+# What an answer leaves open
+# ---------------------------------------------------------------------
+
+cli(qw(acquire taken --owner a));
+foreach (
+	[ [qw(acquire taken --owner b)], 1, '"taken" is held by "a"' ],
+	[ [qw(acquire taken --owner b --wait-seconds 0.2)], 1, 'gave up after 0.2 s: "taken" is held by "a"' ],
+	[ [qw(run taken -- true)], 1, '"taken" is held by "a"' ],
+	[ [qw(break taken --fence 7)], 2, '"taken" has no grant with fence 7; "leaselock status" shows the fence of the present one' ],
+	[ [ 'heartbeat', $unknown ], 2, 'not renewed: the ticket is gone' ],
+	[ [qw(status free)], 2, 'nobody holds "free" in scope "public" or waits for it now (--all shows lapsed leases, too)' ],
+	[ [qw(status --scope s --all)], 0, 'no lock is held or waited for in scope "s"' ],
+	[ [qw(status free --queue)], 2, 'nobody holds "free" in scope "public" or waits for it' ])
+{
+	my ($arguments, $status, $message) = @$_;
+	($rc, $out, $err) = cli(@$arguments);
+	is("$rc|$err", "$status|leaselock: $message\n", "@$arguments[0]: $message");
+	is((cli(@$arguments, '--json'))[2], '', "@$arguments[0]: nothing of that beside JSON")
+	  if $arguments->[0] eq 'status';
+	# behind "--" it would be the command's
+	splice @$arguments, 1, 0, '--quiet';
+	is((cli(@$arguments))[2], $arguments->[0] eq 'break' ? $err : '', "@$arguments: nothing")
+}
+
+# an open transaction: nobody is named, for it may come to nothing
+my $open = $node->background_psql('postgres', on_error_stop => 0);
+$open->query_safe(q{BEGIN; SELECT FROM leaselock.lease_acquire('open', 'a')});
+foreach my $command ([qw(acquire open --owner b)], [qw(run open -- true)])
+{
+	($rc, $out, $err) = cli(@$command);
+	is("$rc|$err", qq{1|leaselock: "open" is in use: a transaction that has not ended is changing it, or others wait for it\n},
+		"@$command[0]: a lock that an open transaction has acquired");
+}
+$open->query_safe('ROLLBACK');
+$open->quit;
+query(q{SELECT leaselock.lease_release_all('a'), leaselock.lease_prune('0 s')});
+
+# ---------------------------------------------------------------------
 # status
 # ---------------------------------------------------------------------
 
@@ -186,7 +224,7 @@ ok(waits('line', 'before1 endless2 after3 endless2'), 'when half of it is over, 
 query(q{SELECT leaselock.lease_acquire('line', 'late', wait => '100 s')});
 move_clock(101);
 ok(waits('line', 'after1 endless2 late3'), 'when the first is over, it has the second: behind who came before that, before who came after');
-move_clock(115);
+move_clock(110);
 ok(waits('line', 'after1 endless2 late3 endless2'), 'and asks for the next');
 move_clock(130);
 is(places('line'), 'endless1 late2 endless1', 'the others end');
@@ -293,6 +331,28 @@ SKIP:
 		$run->signal('INT');
 		$run->finish;
 	}
+}
+
+# ---------------------------------------------------------------------
+# status --watch on a terminal
+# ---------------------------------------------------------------------
+
+SKIP:
+{
+	skip 'no terminal is to be had here', 3
+	  if !eval { local $SIG{__WARN__} = sub { }; require IO::Pty; IO::Pty->new };
+	query(q{SELECT leaselock.try_lock('watched' || i, 'an owner with a long label', '1 d', 'w') FROM generate_series(1, 30) i});
+	my ($keys, $screen) = ('', '');
+	my $run = IPC::Run::start([ 'sh', '-c', 'stty cols 50 rows 12; exec leaselock "$@"', 'sh', '-h', $node->host, '-p', $node->port,
+			qw(-d postgres status --watch --scope w --interval 60) ],
+		'<pty<', \$keys, '>pty>', \$screen, IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
+	ok(wait_until(sub { $run->pump_nb; $screen =~ /more\r?\n/ }), 'status --watch: what the terminal has no room for');
+	my @shown = split /\r?\n/, $screen =~ s/\A.*\e\[J//sr;
+	is(join('|', map { length > 49 ? 'too long' : () } @shown), '', 'status --watch: no row wraps');
+	is(@shown . '|' . $shown[-1], '11|... and 23 more', 'status --watch: the heading stays in sight');
+	$run->signal('INT');
+	$run->finish;
+	query(q{SELECT leaselock.release_lock('watched' || i, 'an owner with a long label', 'w') FROM generate_series(1, 30) i});
 }
 
 # ---------------------------------------------------------------------
