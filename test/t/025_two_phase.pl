@@ -164,7 +164,7 @@ outcome($main, "INSERT INTO written VALUES ('serializable', $fence)");
 value("SELECT FROM leaselock.lease_renew('$ticket')");
 is(outcome($main, q{PREPARE TRANSACTION 'serializable'}),
 	'', 'serializable, renewed meanwhile: prepared');
-is(outcome($main, q{COMMIT PREPARED 'serializable'}), '', 'serializable, renewed meanwhile: committed');
+is(outcome($main, q{COMMIT PREPARED 'serializable'}), '', 'serializable, renewed: committed');
 
 # ---------------------------------------------------------------------
 # Prepared: a taker waits for its end, the holder does not

@@ -123,7 +123,8 @@ sub check_operates_not
 	is(as($role, $database, "SELECT leaselock.$_"), '42501', "$database: $role cannot operate: $_")
 	  foreach q{lease_break('x', 1)}, 'lease_prune()', q{lease_scope_create('x', 'team')},
 	  q{lease_scope_drop('registered')}, 'fence_bump()';
-	is(as($role, $database, "SELECT count(*) FROM leaselock.$_"), '42501', "$database: $role cannot read $_")
+	is(as($role, $database, "SELECT count(*) FROM leaselock.$_"), '42501',
+		"$database: $role cannot read $_")
 	  foreach qw(locks floor scopes);
 	is(as($role, $database, 'INSERT INTO leaselock.floor VALUES (1, 0)'), '42501', "$database: $role cannot write");
 	return;
