@@ -93,8 +93,8 @@ $dumped{lapsed} = $origin->safe_psql('app',
 $dumped{released} = $origin->safe_psql('app', q{
 	SELECT leaselock.try_lock('released', 'worker', '1 h');
 	SELECT FROM leaselock.release_lock('released', 'worker')});
-# (the row is created before the clock is set, so that the set clock neither
-# adds a row nor prunes any)
+# (the row is created before the clock is set, so that no row is added then,
+# and nothing is pruned by that clock)
 $origin->safe_psql('app', q{
 	SELECT leaselock.try_lock('ahead', 'worker', '1 h');
 	SELECT leaselock.release_lock('ahead', 'worker')});

@@ -131,7 +131,7 @@ is( $subscriber->safe_psql('postgres', qq{
 		SET session_replication_role = replica;
 		INSERT INTO by_column VALUES (100, $fence);
 		DELETE FROM by_column WHERE id = 100 RETURNING id}),
-	'100', 'ordinary: a session in session_replication_role = replica is not');
+	'100', 'ordinary: a session in session_replication_role = replica is not guarded');
 
 # ---------------------------------------------------------------------
 # ENABLE ALWAYS: the subscriber checks against its own leases, and stops
@@ -163,7 +163,7 @@ foreach my $table (sort keys %refused)
 	$subscriber->safe_psql('postgres', "ALTER TABLE $table ENABLE TRIGGER guard");
 	$publisher->wait_for_catchup('s');
 	is(rows($subscriber, $table),
-		rows($publisher, $table), "always, $table: replication continues without it");
+		rows($publisher, $table), "always, $table: replication continues without ALWAYS");
 }
 
 # The statement form does not fire for replicated rows, ALWAYS or not, but it
@@ -192,7 +192,7 @@ $subscriber->safe_psql('postgres',
 	'ALTER TABLE by_transaction ENABLE TRIGGER guard');
 $publisher->wait_for_catchup('s');
 is(rows($subscriber, 'by_transaction'),
-	'', 'always, by_transaction: replication continues without it');
+	'', 'always, by_transaction: replication continues without ALWAYS');
 
 $subscriber->safe_psql('postgres', "SET session_replication_role = replica;
 	UPDATE by_mark SET token = token + 1000000000000 WHERE id = 1");
@@ -203,7 +203,7 @@ ok($subscriber->wait_for_log(qr/LS001 .*stale fence/, $log),
 $subscriber->safe_psql('postgres', 'ALTER TABLE by_mark ENABLE TRIGGER guard');
 $publisher->wait_for_catchup('s');
 is(rows($subscriber, 'by_mark'),
-	rows($publisher, 'by_mark'), 'always, by_mark: replication continues without it');
+	rows($publisher, 'by_mark'), 'always, by_mark: replication continues without ALWAYS');
 
 # ---------------------------------------------------------------------
 # CHECK: the subscriber checks it in any case

@@ -276,8 +276,8 @@ foreach my $name ('rolled back', 'rolled back', 'of its own', 'rolled back')
 
 # The same is true when a lock is pruned long afterwards: this does not set
 # back the floor, above which fences advance with time.  (Both rows are created
-# before the clock is set, so that the set clock neither adds a row nor prunes
-# any other.)
+# before the clock is set, so that no row is added then, and nothing is pruned
+# in passing by that clock.)
 $node->safe_psql('postgres', q{
 	DROP EXTENSION leaselock; CREATE EXTENSION leaselock;
 	SELECT leaselock.fence_bump();

@@ -12,7 +12,8 @@ use LeaseTest;
 use PostgreSQL::Test::Cluster;
 use Test::More;
 
-# a waiter that nobody polls, and a promotion that nobody has seen, outlast the test
+# a waiter that nobody polls, and a promotion that nobody has seen, outlast the
+# test
 my $primary = new_node('primary', qq{
 session_preload_libraries = 'leaselock'
 leaselock.waiter_timeout = '1 h'

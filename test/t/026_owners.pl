@@ -26,7 +26,7 @@ sub as
 }
 
 # ---------------------------------------------------------------------
-# What is looked at
+# What the tests check
 # ---------------------------------------------------------------------
 
 # Every privilege in the schema that is not the bootstrap superuser's own, one
@@ -164,7 +164,8 @@ sub check_restored
 	return;
 }
 
-# copy_database(FROM, TO, BY, OPTIONS): pg_dump -Fc, then pg_restore -e by that role
+# copy_database(FROM, TO, BY, OPTIONS): pg_dump -Fc, then pg_restore -e by that
+# role
 sub copy_database
 {
 	my ($from, $to, $by, @options) = @_;

@@ -261,7 +261,7 @@ my %real = map { $_ => columns($_) } @tables;
 my %bigints = map { my $table = $_; $table => columns($table, map { $_ => 'bigint' } 'text', 'uuid', 'oid', 'timestamp with time zone', 'xid8', 'integer', 'boolean', 'name') } @tables;
 my %addresses = map { $_ => columns($_, text => 'bigint') } @tables;
 my %names = map { $_ => columns($_, text => 'name', uuid => 'text') } @tables;
-# the same type for everything, with a row that would make every fence current
+# the real types for everything, with a row that would make every fence current
 my $row_of = "SELECT * FROM public.seed_of_locks";
 # an unusable address, twice
 my $address = q{x'4242424242424242'::bigint};
