@@ -1,5 +1,5 @@
-# A crash loses no acknowledged grant and brings no fence back, although
-# commits are asynchronous; a release may be lost, and then the lease merely
+# A crash loses no acknowledged grant and never makes a fence go back, although
+# commits are asynchronous.  A crash may lose a release; the lease then simply
 # runs out.
 
 use strict;
@@ -10,8 +10,8 @@ use lib $FindBin::RealBin;
 use LeaseTest;
 use Test::More;
 
-# Commits stay in the WAL buffers until somebody flushes them: the WAL writer
-# is kept from doing so behind our back.
+# Commits stay in the WAL buffers until somebody flushes them.  These settings
+# keep the WAL writer from flushing them in the background.
 my $node = new_node('crash', qq{
 synchronous_commit = off
 wal_writer_delay = 10s
@@ -47,8 +47,8 @@ my %newest = (ticket => 0, named => 0, block => 0, open => 0);
 my $round = 0;
 my $lost = 0;
 
-# A fence is above every earlier one of its lock, those included that only a
-# transaction saw which the crash rolled back.
+# A fence is greater than every earlier fence of its lock, including those that
+# only a transaction saw that the crash rolled back.
 sub fence_grows
 {
 	my ($lock, $fence, $what) = @_;
@@ -63,13 +63,13 @@ foreach my $kind (qw(ticket named block ticket named block))
 	$round++;
 	my $what = "round $round, $kind";
 
-	# a grant that the crash will roll back, its fence already shown
+	# a grant that the crash rolls back after its fence was shown
 	my $open = $node->background_psql('postgres');
 	my $shown = $open->query_safe(
 		"BEGIN; SELECT fence FROM leaselock.lease_acquire('open', 'ghost')");
 	fence_grows('open', $shown, "$what: uncommitted");
 
-	# the grant, acknowledged; the control row is what a crash may take
+	# the acknowledged grant; the crash may lose the control row
 	my ($ticket, $fence);
 	my $control = "INSERT INTO control VALUES ($round)";
 	if ($kind eq 'named')
@@ -98,16 +98,16 @@ foreach my $kind (qw(ticket named block ticket named block))
 	{
 		is( $node->safe_psql('postgres', q{
 				SELECT fence, owner, lapsed FROM leaselock.lease_peek('named')}),
-			"$fence|worker|f", "$what: the hold is there");
+			"$fence|worker|f", "$what: the hold survives");
 		is( $node->safe_psql('postgres', q{
 				SELECT leaselock.try_lock('named', 'rival', '1 h') IS NULL}),
 			't', "$what: nobody else gets it");
 		is( $node->safe_psql('postgres', q{
 				SELECT leaselock.try_lock('named', 'worker', '1 h')}),
-			$fence, "$what: it answers with the same fence");
+			$fence, "$what: the holder gets the same fence");
 		is( $node->safe_psql('postgres', q{
 				SELECT leaselock.release_lock('named', 'worker')}),
-			't', "$what: it is released");
+			't', "$what: the hold is released");
 	}
 	else
 	{
@@ -116,35 +116,35 @@ foreach my $kind (qw(ticket named block ticket named block))
 			"held|$fence|worker|1", "$what: the ticket is held");
 		is( $node->safe_psql('postgres', qq{
 				SELECT fence, owner, depth, lapsed FROM leaselock.lease_peek('$kind')}),
-			"$fence|worker|1|f", "$what: so is the lock");
+			"$fence|worker|1|f", "$what: the lock is held, too");
 		is( $node->safe_psql('postgres', qq{
 				SELECT state, ticket IS NULL, holder
 				FROM leaselock.lease_acquire('$kind', 'rival')}),
 			'contended|t|worker', "$what: nobody else gets it");
 		is( $node->safe_psql('postgres', qq{
 				SELECT fence FROM written WHERE round = $round}),
-			$fence, "$what: so is the row of its transaction")
+			$fence, "$what: its transaction's row survives")
 			if $kind eq 'block';
 		is( $node->safe_psql('postgres', qq{
 				SELECT state FROM leaselock.lease_release('$ticket')}),
-			'released', "$what: it is released");
+			'released', "$what: the ticket is released");
 	}
 
-	# the rolled-back grant left no trace but its number
+	# the rolled-back grant has left no trace except its number
 	is( $node->safe_psql('postgres',
 			q{SELECT count(*) FROM leaselock.lease_peek('open')}),
 		'0', "$what: the uncommitted grant is gone");
 	my ($again, $state, $next) = row(
 		q{SELECT ticket, state, fence FROM leaselock.lease_acquire('open', 'next')});
 	is($state, 'held', "$what: its lock is free");
-	fence_grows('open', $next, "$what: after the uncommitted one");
+	fence_grows('open', $next, "$what: after the uncommitted grant");
 	row("SELECT leaselock.lease_release('$again')");
 }
 
-cmp_ok($lost, '>', 0, 'the crashes did lose asynchronous commits');
+cmp_ok($lost, '>', 0, 'the crashes lost asynchronous commits');
 
 # ---------------------------------------------------------------------
-# Releases: lost or kept, never half
+# Releases: lost or kept, never half done
 # ---------------------------------------------------------------------
 
 my %releases = (lost => 0, kept => 0);
@@ -185,7 +185,7 @@ foreach my $settings (
 			LOAD 'leaselock'; SET leaselock.clock_offset = '61 s';
 			SELECT state, fence FROM leaselock.lease_acquire('$name', 'rival')});
 		is($taken, 'held', "$what: lost, the lease runs out");
-		cmp_ok($newer, '>', $fence, "$what: lost, the next fence is above");
+		cmp_ok($newer, '>', $fence, "$what: lost, the next fence is greater");
 	}
 	else
 	{
@@ -194,8 +194,8 @@ foreach my $settings (
 			'0', "$what: kept, the lock is free");
 		my ($taken, $newer) = row(qq{
 			SELECT state, fence FROM leaselock.lease_acquire('$name', 'rival')});
-		is($taken, 'held', "$what: kept, the lock can be had");
-		cmp_ok($newer, '>', $fence, "$what: kept, the next fence is above");
+		is($taken, 'held', "$what: kept, the lock can be acquired");
+		cmp_ok($newer, '>', $fence, "$what: kept, the next fence is greater");
 	}
 	is( $node->safe_psql('postgres', qq{
 			LOAD 'leaselock'; SET leaselock.clock_offset = '61 s';
@@ -203,9 +203,9 @@ foreach my $settings (
 		'f', "$what: the old fence is stale");
 }
 
-cmp_ok($releases{lost}, '>', 0, 'the crashes did lose releases');
+cmp_ok($releases{lost}, '>', 0, 'the crashes lost releases');
 
-# A release that hands the lock over is an acknowledged grant.
+# A release that hands the lock over acknowledges a grant.
 foreach my $way ('ticket', 'named')
 {
 	$round++;
@@ -227,11 +227,11 @@ foreach my $way ('ticket', 'named')
 			"SELECT owner, fence FROM leaselock.lease_peek('$name')"),
 		"next|$fence", "$what: it survives the crash");
 	is( $node->safe_psql('postgres', "SELECT state FROM leaselock.lease_get('$next')"),
-		'held', "$what: and the ticket is held");
+		'held', "$what: the ticket is held");
 }
 
-# A release must not take the durability of its transaction's other writes
-# away, whichever came first.
+# A release must not make the other writes of its transaction less durable,
+# whichever comes first.
 foreach my $order ('write, release', 'release, write')
 {
 	$round++;
@@ -250,7 +250,7 @@ foreach my $order ('write, release', 'release, write')
 		'1', "$what: the row is there");
 	is( $node->safe_psql('postgres',
 			"SELECT state FROM leaselock.lease_get('$ticket')"),
-		'released', "$what: and the release");
+		'released', "$what: the release is there, too");
 }
 
 $node->stop;

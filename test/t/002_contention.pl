@@ -1,5 +1,5 @@
-# Many clients on one lock: one of them holds it, the others are told so, and
-# nobody meets an error.
+# Many clients on one lock: one of them holds it, the others learn that it is
+# taken, and none of them gets an error.
 
 use strict;
 use warnings FATAL => 'all';
@@ -38,7 +38,7 @@ foreach my $case (
 	my $what = "200 first acquires ($name, $isolation)";
 	my $offset = -s $node->logfile;
 
-	# They all stop at the gate, with a snapshot where the isolation level
+	# All clients stop at the gate, with a snapshot where the isolation level
 	# keeps one, and pass it together.
 	$gate->query_safe('SELECT pg_advisory_lock(1)');
 	my $clients = start_pgbench(
@@ -53,30 +53,30 @@ COMMIT;
 });
 	ok(clients_at_gate($node, 200), "$what: all are at the gate");
 	$gate->query_safe('SELECT pg_advisory_unlock(1)');
-	ok($clients->{run}->finish, "$what: all clients end well")
+	ok($clients->{run}->finish, "$what: all clients succeed")
 	  or diag($clients->{err});
 
 	is( $node->safe_psql('postgres', qq{
 			SELECT count(*), count(fence) FROM outcome WHERE name = '$name'}),
-		'200|1', "$what: one holds it");
+		'200|1', "$what: exactly one client gets the lock");
 	is( $node->safe_psql('postgres', qq{
 			SELECT owner = 'client ' || client, s.fence = o.fence
 			FROM leaselock.lease_peek('fresh $name') s, outcome o
 			WHERE o.name = '$name' AND o.fence IS NOT NULL}),
-		't|t', "$what: and that one is the holder");
+		't|t', "$what: that client is the holder");
 	is_deeply([ logged_errors($node, $offset) ],
 		[], "$what: no error in the server log");
 }
 $gate->quit;
 
 # ---------------------------------------------------------------------
-# Eight clients on one lock, whose transactions keep their snapshot
+# Eight clients on one lock, with transactions that keep their snapshot
 # ---------------------------------------------------------------------
 
-# Every client draws a number when it has been told that it holds the lock,
-# and another before it gives it back: the stretches between the two must not
-# overlap.  The journal is only appended to, so that a serialization failure
-# can come from nowhere but the lock.
+# Every client draws a number when it learns that it holds the lock, and
+# another before it releases the lock: the stretches between the two must not
+# overlap.  The journal is append-only, so that only the lock can cause a
+# serialization failure.
 my $steps = q{
 SELECT (state = 'held')::int AS held, coalesce(fence, 0) AS fence,
 	coalesce(ticket::text, '') AS ticket
@@ -161,7 +161,7 @@ foreach my $isolation ('serializable', 'repeatable read')
 	is( $node->safe_psql('postgres', q{
 			SELECT count(*) FROM (SELECT enter, lag(leave) OVER (ORDER BY enter) AS before
 				FROM stretch) s WHERE before > enter}),
-		'0', "eight clients, $isolation: no two held the lock at a time");
+		'0', "eight clients, $isolation: no two clients held the lock at the same time");
 	is( $node->safe_psql('postgres', q{
 			SELECT count(*) FROM (SELECT fence, lag(fence) OVER (ORDER BY enter) AS before
 				FROM stretch) s WHERE before >= fence}),
@@ -172,7 +172,7 @@ foreach my $isolation ('serializable', 'repeatable read')
 }
 
 # ---------------------------------------------------------------------
-# A lapsed lock is taken over although 32 clients of the old holder go on
+# A lapsed lock is taken over although 32 clients of the old holder keep
 # renewing and committing
 # ---------------------------------------------------------------------
 
@@ -210,13 +210,13 @@ INSERT INTO taken SELECT owner, fence
 	WHERE state = 'held';
 };
 
-# An old snapshot keeps the space of old row versions from being reused, so
-# that the lock's row moves from page to page while all these look for it.
+# An old snapshot prevents the reuse of the space of old row versions, so that
+# the lock's row moves from page to page while all these clients look for it.
 my $old = $node->background_psql('postgres');
 $old->query_safe(
 	'BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM seed');
 
-# they go on until they are stopped below
+# they run until they are stopped below
 my $committers;
 {
 	local $ENV{PGAPPNAME} = 'committers';
@@ -241,12 +241,12 @@ is( $node->safe_psql('postgres', q{
 		SELECT call, state, count(*) FROM looked WHERE state <> 'held' GROUP BY 1, 2
 		UNION ALL
 		SELECT 'check', 'refused', count(*) FROM written WHERE NOT passed GROUP BY 2}),
-	'', 'and the holder is never told that it has lost it');
+	'', 'the holder never sees its lock as lost');
 is_deeply([ logged_errors($node, $offset) ],
 	[], 'no error in the server log before the lease lapses');
 $old->quit;
 
-# the server's clock goes on by more than any lease
+# the server's clock moves forward by more than any lease
 $node->append_conf('postgresql.conf', "leaselock.clock_offset = '301 s'");
 $node->reload;
 ok( $node->poll_query_until('postgres', q{
@@ -258,17 +258,17 @@ $node->pgbench('-n -c 4 -j 1 -t 500', 0, [qr/processed: 2000\/2000/], [qr/^$/],
 	{ taker_late => $taker });
 note('calls that got the lock: '
 	  . $node->safe_psql('postgres', 'SELECT count(*) FROM taken'));
-ok($committers->{run}->pumpable, 'the committers were at it all the time');
+ok($committers->{run}->pumpable, 'the committers ran all the time');
 is( $node->safe_psql('postgres', qq{
 		SELECT count(DISTINCT owner), count(DISTINCT fence), min(fence) > $fence
 		FROM taken}),
-	'1|1|t', 'one taker has got the lock, with a greater fence');
+	'1|1|t', 'exactly one taker got the lock, with a greater fence');
 is( $node->safe_psql('postgres', qq{
 		SELECT leaselock.fence_check('$name', $fence, '$scope', allow_lapsed => true)}),
 	'f', 'the old fence is stale');
 
 is_deeply([ grep { !/ LS001 committers ERROR:/ } logged_errors($node, $offset) ],
-	[], 'no error in the server log but stale fences of the committers');
+	[], 'the only errors in the server log are stale fences of the committers');
 
 $committers->{run}->kill_kill;
 ok( $node->poll_query_until('postgres', q{

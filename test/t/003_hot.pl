@@ -1,5 +1,5 @@
-# Acquire, renew and release of names that exist are HOT updates, so that the
-# indexes do not grow and no vacuum is needed to reuse the space.
+# Acquire, renew and release of existing names are HOT updates, so that the
+# indexes do not grow and the space is reused without a vacuum.
 
 use strict;
 use warnings FATAL => 'all';
@@ -28,9 +28,9 @@ is( $node->safe_psql('postgres', qq{
 ok( $node->poll_query_until('postgres', q{
 		SELECT n_tup_upd >= 300 FROM pg_stat_user_tables
 		WHERE relid = 'leaselock.locks'::regclass}),
-	'their counts have arrived');
+	'the statistics have arrived');
 
-my $cycles = 850;    # a client: 4 * 850 * 3 = 10 200 calls
+my $cycles = 850;    # per client: 4 * 850 * 3 = 10 200 calls
 
 my $ticket_script = q{
 \set n 1 + mod(:step, 25)
@@ -64,9 +64,9 @@ sub size
 		"SELECT pg_relation_size('leaselock.$relation')");
 }
 
-# Runs a script and shows how many of the updates were HOT.  The counts of the
-# clients arrive when they have ended: at_least is how many updates of
-# leaselock.locks there must be then, one to each call.
+# Runs a script and shows how many of the updates were HOT.  The statistics of
+# the clients arrive after they have ended: at_least is the number of updates
+# that leaselock.locks must show by then, one for each call.
 sub hot_share
 {
 	my ($what, $script) = @_;
@@ -83,7 +83,7 @@ sub hot_share
 	ok( $node->poll_query_until('postgres', qq{
 			SELECT n_tup_upd >= $at_least FROM pg_stat_user_tables
 			WHERE relid = 'leaselock.locks'::regclass}),
-		"$what: the counts have arrived");
+		"$what: the statistics have arrived");
 
 	foreach my $table (qw(locks tickets))
 	{
@@ -109,10 +109,10 @@ my $index = size('locks_pkey');
 hot_share('tickets', $ticket_script);
 hot_share('named holds', $named_script);
 
-cmp_ok(size('locks'), '<=', 2 * $heap, 'leaselock.locks has not grown');
-is(size('locks_pkey'), $index, 'nor has its index');
+cmp_ok(size('locks'), '<=', 2 * $heap, 'leaselock.locks has at most doubled in size');
+is(size('locks_pkey'), $index, 'its index has not grown');
 is($node->safe_psql('postgres', 'SELECT count(*) FROM leaselock.locks'),
-	'100', 'it has a row per name');
+	'100', 'it has one row per name');
 is($node->safe_psql('postgres', 'SELECT count(*) FROM leaselock.lease_status'),
 	'0', 'nothing is held in the end');
 

@@ -1,6 +1,6 @@
-# What a session keeps: nothing that counts.  No plan, memory context or lock is
-# left by a call, a lease outlives its connection, the extension can go and come
-# back under a session that has used it, and rows can go elsewhere.
+# A session keeps nothing that matters.  A call leaves no plan, memory context
+# or lock behind, a lease outlives its connection, the extension can be dropped
+# and created again under a session that has used it, and rows can move.
 
 use strict;
 use warnings FATAL => 'all';
@@ -39,8 +39,8 @@ EXCEPTION WHEN raise_exception THEN
 END $$;
 });
 
-# Eighteen calls in ten statements that return no row if all is well; each is
-# a transaction of its own.
+# Eighteen calls in ten statements that return no row if all is well.  Each
+# statement is a transaction of its own.
 my @calls = (
 	q{SELECT 1 FROM leaselock.lease_acquire('loop', 'me') a,
 		leaselock.lease_renew(a.ticket) r, leaselock.lease_get(r.ticket) g,
@@ -69,8 +69,9 @@ sub repeat_calls
 		"SELECT call FROM generate_series(1, $times), (VALUES $values) c(call) \\gexec");
 }
 
-# The session's memory contexts and locks, counted by kind
-# The server makes its cache of tablespaces whenever it first cleans an index page.
+# The session's memory contexts and locks, counted by kind.  The server creates
+# its cache of tablespaces when it first cleans an index page, so that one does
+# not count.
 sub contexts
 {
 	return $session->query_safe(q{
@@ -97,20 +98,20 @@ sub top_memory
 contexts();
 locks();
 top_memory();
-# as tidying does by chance
+# incremental pruning may do the same during any call
 $session->query_safe(q{SELECT leaselock.lease_prune('36500 days')});
-is(repeat_calls(10), '', 'calls of all kinds answer as they should');
+is(repeat_calls(10), '', 'calls of every kind give the expected answers');
 my $contexts = contexts();
 my $bytes = top_memory();
 is(locks(), '', 'no lock is left after the first calls');
-is(repeat_calls(1000), '', '10 000 more do');
+is(repeat_calls(1000), '', '10 000 more calls give the expected answers');
 is(contexts(), $contexts, 'no plan and no memory context is left');
-is(locks(), '', 'nor any lock');
+is(locks(), '', 'no lock is left');
 cmp_ok(top_memory() - $bytes, '<', 64 * 1024,
-	'nor memory in the contexts that last');
+	'the long-lived memory contexts have hardly grown');
 
 # The same in one transaction: calls that write nothing keep no lock of their
-# own, and a fence is remembered once.
+# own, and a fence is remembered only once.
 my $block = qq{
 DO \$\$
 BEGIN
@@ -139,7 +140,7 @@ is(locks(), '', 'no lock is left after the transaction');
 my $acquire =
 	q{SELECT state, fence FROM leaselock.lease_acquire('kept', 'keeper')};
 
-# The fence of an answer to $acquire, which must be a new grant
+# Checks that an answer to $acquire is a new grant, and remembers its fence
 sub granted
 {
 	my ($answer, $what) = @_;
@@ -178,8 +179,8 @@ is($session->query_safe($acquire),
 $session->query_safe('COMMIT');
 $session->quit;
 
-# A fence that was checked cannot be verified any more: the commit may be
-# refused, but not by an internal error.
+# The commit cannot verify a fence that was checked before the drop.  It may be
+# refused, but not with an internal error.
 $session = session($node);
 outcome($session, 'BEGIN');
 is(outcome($session, "SELECT leaselock.fence_check('kept', $fence)"),
@@ -188,11 +189,11 @@ outcome($session, 'DROP EXTENSION leaselock');
 like(outcome($session, 'COMMIT'),
 	qr/^(LS001)?$/, 'the extension is dropped before the commit');
 outcome($session, 'CREATE EXTENSION IF NOT EXISTS leaselock');
-like(outcome($session, $acquire), qr/^held\|\d+$/, 'the session goes on');
+like(outcome($session, $acquire), qr/^held\|\d+$/, 'the session still works');
 $session->quit;
 
 # ---------------------------------------------------------------------
-# A lease belongs to no connection
+# A lease is not tied to a connection
 # ---------------------------------------------------------------------
 
 my ($ticket, $first) = split /\|/, $node->safe_psql('postgres',
@@ -202,7 +203,7 @@ is( $node->safe_psql('postgres',
 	"held|$first", 'renewed by another backend');
 is( $node->safe_psql('postgres',
 		"SELECT state, fence FROM leaselock.lease_release('$ticket')"),
-	"released|$first", 'released by a third');
+	"released|$first", 'released by a third backend');
 
 $session = session($node);
 ($ticket, $fence) = split /\|/, outcome($session,
@@ -212,14 +213,14 @@ foreach my $call (
 	"SELECT state, fence, depth FROM leaselock.lease_renew('$ticket')")
 {
 	is(outcome($session, 'DISCARD ALL'), '', 'DISCARD ALL');
-	is(outcome($session, $call), "held|$fence|1", 'the ticket is held after it');
+	is(outcome($session, $call), "held|$fence|1", 'the ticket is held afterwards');
 }
 outcome($session, 'DISCARD ALL');
 is( outcome($session,
 		"SELECT state FROM leaselock.lease_release('$ticket')"),
-	'released', 'and released after another one');
+	'released', 'the ticket can be released after another one');
 
-# the holder's backend dies, with a named hold and a ticket
+# the holder's backend dies while it has a named hold and a ticket
 ($ticket, $fence) = split /\|/, outcome($session, q{
 	SELECT ticket, fence FROM leaselock.lease_acquire('orphan', 'worker')});
 my $named = outcome($session,
@@ -237,25 +238,25 @@ SELECT leaselock.try_lock('orphan named', 'rival', '1 min') IS NULL;
 };
 my $later = q{LOAD 'leaselock'; SET leaselock.clock_offset = '%d s'; };
 is($node->safe_psql('postgres', $try),
-	"contended\nt", 'its leases last: nobody else gets the locks');
+	"contended\nt", 'its leases last, so nobody else gets the locks');
 is( $node->safe_psql('postgres', sprintf($later, 30) . $try),
-	"contended\nt", 'nor 30 seconds later');
+	"contended\nt", 'nobody else gets them 30 seconds later');
 is( $node->safe_psql('postgres', qq{
 		SELECT state FROM leaselock.lease_get('$ticket');
 		SELECT state FROM leaselock.lease_release('$ticket')}),
 	"held\nreleased", 'its ticket is released by another connection');
 is( $node->safe_psql('postgres',
 		q{SELECT state FROM leaselock.lease_acquire('orphan', 'rival')}),
-	'held', 'the lock is free at once then');
+	'held', 'the lock is then free at once');
 is( $node->safe_psql('postgres', sprintf($later, 120) . qq{
 		SELECT leaselock.try_lock('orphan named', 'rival', '1 min') > $named}),
-	't', 'the named hold is over when its time is up');
+	't', 'the named hold ends when its time is up');
 
 # ---------------------------------------------------------------------
 # Time zones
 # ---------------------------------------------------------------------
 
-# what two sessions on two sides of the date line say about a lock
+# what two sessions on either side of the date line report about a lock
 my $shown = q{
 SELECT fence, extract(epoch FROM expires_at), extract(epoch FROM expires_at - granted_at),
 	remaining_ms BETWEEN 1 AND %d, lapsed
@@ -270,22 +271,22 @@ $fence = outcome($in{'Asia/Seoul'},
 	q{SELECT fence FROM leaselock.lease_acquire('zoned', 'east')});
 is( outcome($in{'America/New_York'},
 		q{SELECT state, holder FROM leaselock.lease_acquire('zoned', 'west')}),
-	'contended|east', 'a lease of Seoul holds in New York');
+	'contended|east', 'a lease granted in Seoul is valid in New York');
 my $east = outcome($in{'Asia/Seoul'}, sprintf($shown, 60_000, 'zoned'));
-like($east, qr/^$fence\|[\d.]+\|60\.0+\|t\|f$/, 'for a minute');
+like($east, qr/^$fence\|[\d.]+\|60\.0+\|t\|f$/, 'it lasts one minute');
 is(outcome($in{'America/New_York'}, sprintf($shown, 60_000, 'zoned')),
-	$east, 'both see the same');
+	$east, 'both sessions see the same');
 
 $named = outcome($in{'America/New_York'},
 	q{SELECT leaselock.try_lock('zoned day', 'west', '1 day')});
 is( outcome($in{'Asia/Seoul'},
 		q{SELECT leaselock.try_lock('zoned day', 'east', '1 day') IS NULL}),
-	't', 'a hold of New York holds in Seoul');
+	't', 'a hold taken in New York is valid in Seoul');
 my $west = outcome($in{'America/New_York'},
 	sprintf($shown, 86_400_000, 'zoned day'));
-like($west, qr/^$named\|[\d.]+\|86400\.0+\|t\|f$/, 'for 24 hours');
+like($west, qr/^$named\|[\d.]+\|86400\.0+\|t\|f$/, 'it lasts 24 hours');
 is(outcome($in{'Asia/Seoul'}, sprintf($shown, 86_400_000, 'zoned day')),
-	$west, 'both see the same');
+	$west, 'both sessions see the same');
 
 foreach my $zone (sort keys %in)
 {
@@ -295,11 +296,11 @@ foreach my $zone (sort keys %in)
 }
 like( outcome($in{'America/New_York'},
 		q{SELECT state, fence FROM leaselock.lease_acquire('zoned', 'west')}),
-	qr/^held\|/, 'and can be had there');
+	qr/^held\|/, 'the lock can then be acquired in New York');
 $_->quit foreach values %in;
 
 # ---------------------------------------------------------------------
-# Rows that are not where the session saw them
+# Rows that have moved since the session saw them
 # ---------------------------------------------------------------------
 
 my $seer = session($node);
@@ -307,7 +308,7 @@ my $take = q{SELECT count(*) FROM generate_series(1, 500) i,
 	leaselock.try_lock('place ' || i, 'seer', '5 s') fence WHERE fence IS NOT NULL};
 my $size = q{SELECT pg_relation_size('leaselock.locks')};
 
-# Removes the rows of what has lapsed, and the pages that are empty then.
+# Removes the rows of lapsed holds, and the pages that become empty.
 sub remove_rows
 {
 	$node->safe_psql('postgres', q{
@@ -325,26 +326,26 @@ $node->safe_psql('postgres', q{CREATE TABLE before AS
 	SELECT name, fence FROM leaselock.locks WHERE name LIKE 'place %'});
 remove_rows();
 cmp_ok($node->safe_psql('postgres', $size), '<', $before, 'their pages are gone');
-is(outcome($seer, $take), 500, 'it takes the locks anew');
+is(outcome($seer, $take), 500, 'the session takes the locks again');
 is( $node->safe_psql('postgres', q{SELECT count(*) FROM before b
 		JOIN leaselock.lease_status s USING (name) WHERE s.fence > b.fence}),
-	500, 'with greater fences');
+	500, 'the fences are greater');
 
 remove_rows();
 is( $node->safe_psql('postgres', q{
 		SELECT count(*) FROM generate_series(1, 500) i,
 			leaselock.try_lock('elsewhere ' || i, 'other', '1 h') fence WHERE fence IS NOT NULL}),
-	500, 'rows of other locks are in their place');
-is(outcome($seer, $take), 500, 'it takes the locks anew, again');
+	500, 'rows of other locks have taken their place');
+is(outcome($seer, $take), 500, 'the session takes the locks once more');
 is( $node->safe_psql('postgres', q{
 		SELECT string_agg(o, ' ' ORDER BY o) FROM (SELECT owner || ' ' || count(DISTINCT name) AS o
 			FROM leaselock.lease_status WHERE name LIKE 'place %' OR name LIKE 'elsewhere %' GROUP BY owner) s}),
-	'other 500 seer 500', 'and everybody has what is his');
+	'other 500 seer 500', 'each owner holds its own locks');
 
 $node->safe_psql('postgres', 'VACUUM FULL leaselock.locks');
 is( outcome($seer, q{SELECT count(*) FROM generate_series(1, 500) i
 		WHERE leaselock.renew_lock('place ' || i, 'seer', '1 h')}),
-	500, 'a table that was rewritten is read where it is now');
+	500, 'the session finds its rows in a rewritten table');
 $seer->quit;
 
 $node->stop;

@@ -1,6 +1,6 @@
 # A fence that was checked is verified when the transaction commits: with real
-# sessions, in every way a client can commit, behind a commit that stalls, and
-# without hanging where another transaction is in the way.
+# sessions, in every way in which a client can commit, behind a commit that
+# stalls, and without hanging when another transaction is in the way.
 
 use strict;
 use warnings FATAL => 'all';
@@ -49,7 +49,7 @@ sub grant
 my $holder = session($node, "LOAD 'leaselock'");
 # another session of the holder's identity
 my $helper = session($node, "LOAD 'leaselock'");
-# everybody's lease has lapsed for this one
+# for this session every lease has lapsed
 my $taker = session($node, "LOAD 'leaselock'",
 	"SET leaselock.clock_offset = '61 s'");
 
@@ -66,7 +66,7 @@ sub check_and_write
 
 	outcome($holder, 'BEGIN ISOLATION LEVEL ' . ($isolation // 'READ COMMITTED'));
 	is( outcome($holder, "SELECT leaselock.fence_check('$name', $fence)"),
-		't', "$name: the fence is the present one");
+		't', "$name: the fence is current");
 	is(outcome($holder, "INSERT INTO doc VALUES ('$name', $fence)"),
 		'', "$name: the row is written");
 	return;
@@ -84,11 +84,11 @@ foreach my $isolation ('READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE')
 	check_and_write($name, $fence, $isolation);
 	is(try_take($name), 'held|t', "$name: the taker does not wait");
 	is(outcome($holder, 'COMMIT'), 'LS001', "$name: the commit is refused");
-	is(committed($name), '0', "$name: whole");
+	is(committed($name), '0', "$name: nothing is written");
 }
 
-# not superseded: the commit goes through, also when the lease has lapsed
-# meanwhile and somebody has seen that
+# not superseded: the commit goes through, even when the lease has lapsed in
+# the meantime and somebody has seen the lapse
 my ($ticket, $fence) = grant('lapse');
 check_and_write('lapse', $fence);
 is( outcome($taker, "SELECT state FROM leaselock.lease_get('$ticket')"),
@@ -96,7 +96,7 @@ is( outcome($taker, "SELECT state FROM leaselock.lease_get('$ticket')"),
 is(outcome($holder, 'COMMIT'), '', 'lapse: the commit goes through');
 is(committed('lapse'), '1', 'lapse: the row is there');
 
-# the release of another session of the same identity ends the grant, too
+# a release by another session of the same identity ends the grant, too
 ($ticket, $fence) = grant('released');
 check_and_write('released', $fence);
 is( outcome($helper, "SELECT state FROM leaselock.lease_release('$ticket')"),
@@ -107,13 +107,13 @@ is(outcome($holder, 'COMMIT'), 'LS001', 'released: the commit is refused');
 ($ticket, $fence) = grant('savepoint');
 outcome($holder, 'BEGIN; SAVEPOINT s');
 is( outcome($holder, "SELECT leaselock.fence_check('savepoint', $fence)"),
-	't', 'savepoint: the fence is the present one');
+	't', 'savepoint: the fence is current');
 outcome($holder, "ROLLBACK TO s; INSERT INTO doc VALUES ('savepoint', $fence)");
-is(try_take('savepoint'), 'held|t', 'savepoint: superseded');
+is(try_take('savepoint'), 'held|t', 'savepoint: the fence is superseded');
 is(outcome($holder, 'COMMIT'), '', 'savepoint: the commit goes through');
 
 # ---------------------------------------------------------------------
-# The same by every protocol, in a block, in autocommit and in a procedure
+# The same with every protocol, in a block, in autocommit and in a procedure
 # ---------------------------------------------------------------------
 
 my $gate = $node->background_psql('postgres');
@@ -158,7 +158,7 @@ foreach my $protocol (qw(simple extended prepared))
 			{
 				ok(!$client->{run}->finish, "$name: the client fails");
 				like( slurp_file($node->logfile, $offset),
-					qr/ LS001 \S+ ERROR:/, "$name: with LS001");
+					qr/ LS001 \S+ ERROR:/, "$name: the error is LS001");
 				is(committed($name), '0', "$name: nothing is written");
 			}
 			else
@@ -175,32 +175,32 @@ foreach my $protocol (qw(simple extended prepared))
 $gate->quit;
 
 # ---------------------------------------------------------------------
-# A commit that has been verified and is not done holds the takeover up
+# A commit that has been verified but is not finished holds up a takeover
 # ---------------------------------------------------------------------
 
-# it waits for a standby that is not there
+# it waits for a standby that does not exist
 ($ticket, $fence) = grant('standby');
 my $conf = "synchronous_standby_names = '%s'\n";
 $node->append_conf('postgresql.conf', sprintf($conf, 'absent'));
 $node->reload;
 $node->poll_query_until('postgres', 'SHOW synchronous_standby_names', 'absent')
   or die 'the standby has not been made known';
-# the checkpointer has read the settings when it has done this
+# once this has run, the checkpointer has read the settings
 $node->safe_psql('postgres', 'CHECKPOINT');
 
 check_and_write('standby', $fence);
-# nothing of the taker's own is to wait there
+# the taker's own commits are not to wait for the standby
 outcome($taker, 'SET synchronous_commit = local');
 begin($holder, 'COMMIT');
 ok( $node->poll_query_until('postgres', q{
 		SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'}),
-	'standby: the commit waits for it');
+	'standby: the commit waits for the standby');
 is(try_take('standby'), 'contended|f', 'standby: the taker is told to try again');
 is( outcome($taker, q{
 		SELECT leaselock.try_lock('standby', 'taker', '1 min') IS NULL}),
-	't', 'standby: so is a taker by name');
+	't', 'standby: try_lock does not give it the lock either');
 is(outcome($taker, q{SELECT count(*) FROM doc WHERE name = 'standby'}),
-	'0', 'standby: the row cannot be seen yet');
+	'0', 'standby: the row is not visible yet');
 is( outcome($helper, qq{
 		SET synchronous_commit = local;
 		SELECT state FROM leaselock.lease_renew('$ticket')}),
@@ -208,12 +208,12 @@ is( outcome($helper, qq{
 
 $node->append_conf('postgresql.conf', sprintf($conf, ''));
 $node->reload;
-is(awaited($holder), '', 'standby: the commit ends when nothing is to wait for');
+is(awaited($holder), '', 'standby: the commit ends when no standby is required');
 is(try_take('standby'), 'held|t', 'standby: the taker gets the lock');
 is(outcome($taker, q{SELECT count(*) FROM doc WHERE name = 'standby'}),
-	'1', 'standby: and sees the row');
+	'1', 'standby: the taker sees the row');
 
-# it is a prepared one
+# the unfinished commit is a prepared transaction
 ($ticket, $fence) = grant('prepared');
 check_and_write('prepared', $fence);
 is(outcome($holder, q{PREPARE TRANSACTION 'fenced'}),
@@ -223,7 +223,7 @@ is(outcome($helper, q{COMMIT PREPARED 'fenced'}),
 	'', 'prepared: it commits');
 is(try_take('prepared'), 'held|t', 'prepared: the taker gets the lock');
 is(outcome($taker, q{SELECT count(*) FROM doc WHERE name = 'prepared'}),
-	'1', 'prepared: and sees the row');
+	'1', 'prepared: the taker sees the row');
 
 ($ticket, $fence) = grant('unprepared');
 check_and_write('unprepared', $fence);
@@ -239,7 +239,7 @@ is($node->safe_psql('postgres', 'SELECT count(*) FROM pg_prepared_xacts'),
 # A commit behind an open change of the grant does not hang
 # ---------------------------------------------------------------------
 
-# the change is a takeover, a release, or both one after the other
+# the change is a takeover or a release
 my %change = (
 	takeover => sub {
 		return outcome($taker, qq{BEGIN; SELECT state
@@ -254,7 +254,7 @@ my $waits = q{SELECT count(*) = 1 FROM pg_locks
 
 foreach my $change (sort keys %change)
 {
-	# no timeout of the session is there to end it
+	# the session has no timeout of its own that could end the commit
 	($ticket, $fence) = grant("$change rolled back");
 	outcome($holder, q{SET leaselock.lock_timeout = '200 ms'});
 	check_and_write("$change rolled back", $fence);
@@ -264,23 +264,23 @@ foreach my $change (sort keys %change)
 		'55P03', "$change: the commit ends after leaselock.lock_timeout");
 	is(committed("$change rolled back"), '0', "$change: nothing is written");
 	is(outcome($holder, 'SHOW lock_timeout'),
-		'0', "$change: the session's own lock_timeout is as before");
+		'0', "$change: the session's own lock_timeout is unchanged");
 	outcome($taker, 'ROLLBACK');
 	check_and_write("$change rolled back", $fence);
 	is(outcome($holder, 'COMMIT'),
-		'', "$change: once it is undone, the commit goes through");
-	is(committed("$change rolled back"), '1', "$change: and the row is there");
+		'', "$change: once that is rolled back, the commit goes through");
+	is(committed("$change rolled back"), '1', "$change: the row is there");
 
-	# the session's lock_timeout is the shorter one
+	# the session's lock_timeout is shorter
 	($ticket, $fence) = grant("$change and lock_timeout");
 	outcome($holder, q{SET leaselock.lock_timeout = '1 h'});
 	outcome($holder, q{SET lock_timeout = '200 ms'});
 	check_and_write("$change and lock_timeout", $fence);
 	$change{$change}->("$change and lock_timeout", $ticket);
 	is(outcome($holder, 'COMMIT'),
-		'55P03', "$change: a shorter lock_timeout of the session counts");
+		'55P03', "$change: a shorter lock_timeout of the session applies");
 	is(outcome($holder, 'SHOW lock_timeout'),
-		'200ms', "$change: it is as before");
+		'200ms', "$change: lock_timeout is unchanged");
 	outcome($taker, 'ROLLBACK');
 	outcome($holder, 'RESET lock_timeout');
 
@@ -292,8 +292,8 @@ foreach my $change (sort keys %change)
 	ok( $node->poll_query_until('postgres', $waits),
 		"$change: the commit waits");
 	is(outcome($taker, 'COMMIT'), '', "$change: the change is committed");
-	is(awaited($holder), 'LS001', "$change: the commit is refused then");
-	is(committed("$change committed"), '0', "$change: whole");
+	is(awaited($holder), 'LS001', "$change: the commit is then refused");
+	is(committed("$change committed"), '0', "$change: nothing is written");
 
 	# the change is rolled back while the commit waits for it
 	($ticket, $fence) = grant("$change undone");
@@ -303,8 +303,8 @@ foreach my $change (sort keys %change)
 	ok( $node->poll_query_until('postgres', $waits),
 		"$change: the commit waits");
 	outcome($taker, 'ROLLBACK');
-	is(awaited($holder), '', "$change: the commit goes through otherwise");
-	is(committed("$change undone"), '1', "$change: and the row is there");
+	is(awaited($holder), '', "$change: the commit goes through after the rollback");
+	is(committed("$change undone"), '1', "$change: the row is there");
 
 	# the waiting commit is cancelled
 	($ticket, $fence) = grant("$change cancelled");
@@ -315,7 +315,7 @@ foreach my $change (sort keys %change)
 	ok( $node->poll_query_until('postgres', $waits),
 		"$change: the commit waits");
 	$node->safe_psql('postgres', "SELECT pg_cancel_backend($pid)");
-	is(awaited($holder), '57014', "$change: it can be cancelled");
+	is(awaited($holder), '57014', "$change: the commit can be cancelled");
 	is(committed("$change cancelled"), '0', "$change: nothing is written");
 	outcome($taker, 'ROLLBACK');
 }

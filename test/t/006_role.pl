@@ -1,5 +1,5 @@
 # A role that holds a lock may be renamed or dropped: its leases end by the
-# clock like any other, and the status views go on working.
+# clock like any other, and the status views keep working.
 
 use strict;
 use warnings FATAL => 'all';
@@ -20,7 +20,7 @@ CREATE ROLE leaver;
 
 my $later = q{LOAD 'leaselock'; SET leaselock.clock_offset = '61 s'; };
 
-# a ticket and a named hold of each
+# a ticket and a named hold for each role
 my (%ticket, %fence);
 foreach my $role (qw(worker leaver))
 {
@@ -41,7 +41,7 @@ is( $node->safe_psql('postgres', sprintf($status, 'worker')),
 is( $node->safe_psql('postgres', q{
 		SELECT state, holder, holder_role
 		FROM leaselock.lease_acquire('worker ticket', 'me')}),
-	'contended|me|worker', 'the same label under another role is somebody else');
+	'contended|me|worker', 'the same label under another role is another identity');
 
 $node->safe_psql('postgres', 'ALTER ROLE worker RENAME TO employee');
 is( $node->safe_psql('postgres', sprintf($status, 'worker')),
@@ -56,7 +56,7 @@ is( $node->safe_psql('postgres', qq{
 	"held|$fence{worker}\nt\nreleased\nt",
 	'renamed: the role renews and releases');
 
-# a new role of the old name is somebody else, too
+# a new role with the old name is another identity, too
 $node->safe_psql('postgres', 'DROP ROLE leaver; CREATE ROLE leaver');
 is( $node->safe_psql('postgres', q{
 		SELECT name, owner, lapsed FROM leaselock.lease_status
@@ -65,32 +65,32 @@ is( $node->safe_psql('postgres', q{
 	'dropped: the holds are still shown');
 is( $node->safe_psql('postgres', q{
 		SELECT count(*) FROM leaselock.lease_peek('leaver ticket')}),
-	'1', 'dropped: also one by one');
+	'1', 'dropped: lease_peek shows the hold');
 is( $node->safe_psql('postgres', q{
 		SELECT name, owner, state FROM leaselock.lease_tickets
 		WHERE name LIKE 'leaver%'}),
-	'leaver ticket|me|held', 'dropped: so is the ticket');
+	'leaver ticket|me|held', 'dropped: the ticket is still shown');
 is( $node->safe_psql('postgres', qq{
 		SELECT state FROM leaselock.lease_get('$ticket{leaver}')}),
-	'held', 'dropped: a superuser can look at it');
+	'held', 'dropped: a superuser can read the ticket');
 my ($ret, $out, $err) = $node->psql('postgres', qq{
 	\\set VERBOSITY sqlstate
 	SET ROLE leaver;
 	SELECT state FROM leaselock.lease_renew('$ticket{leaver}')});
-like($err, qr/ERROR:\s+42501/, 'a new role of the same name cannot renew it');
+like($err, qr/ERROR:\s+42501/, 'a new role with the same name cannot renew the ticket');
 is( $node->safe_psql('postgres', q{
 		SET ROLE leaver;
 		SELECT state FROM leaselock.lease_acquire('leaver ticket', 'me');
 		SELECT leaselock.try_lock('leaver named', 'me', '1 min') IS NULL;
 		SELECT leaselock.renew_lock('leaver named', 'me', '1 min');
 		SELECT leaselock.release_lock('leaver named', 'me')}),
-	"contended\nt\nf\nf", 'nor take its locks');
+	"contended\nt\nf\nf", 'the new role cannot take the locks');
 is( $node->safe_psql('postgres', $later . qq{
 		SET ROLE employee;
 		SELECT state, fence > $fence{leaver}
 		FROM leaselock.lease_acquire('leaver ticket', 'me');
 		SELECT leaselock.try_lock('leaver named', 'me', '1 min') > $fence{'leaver named'}}),
-	"held|t\nt", 'when the lease has run out, anybody can');
+	"held|t\nt", 'anybody can take them once the leases have run out');
 
 $node->stop;
 

@@ -1,5 +1,5 @@
-# No serialization failure comes from leaselock, also where its calls are made in
-# savepoints, by eight SERIALIZABLE clients on a few locks.
+# leaselock causes no serialization failure, even when its calls are made in
+# savepoints, with eight SERIALIZABLE clients on a few locks.
 
 use strict;
 use warnings FATAL => 'all';
@@ -38,6 +38,6 @@ COMMIT;
 } });
 my $log = slurp_file($node->logfile);
 unlike($log, qr/could not serialize/, 'no serialization failure');
-unlike($log, qr/ERROR/, 'and no other error');
+unlike($log, qr/ERROR/, 'no other error');
 $node->stop;
 done_testing();

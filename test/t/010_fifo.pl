@@ -1,5 +1,5 @@
-# First in, first out: 50 waiters on one lock are granted in the order in which
-# they were queued, whichever way they wait, through hundreds of releases; and
+# First in, first out: 50 waiters on one lock are granted it in the order in
+# which they were queued, however they wait, through hundreds of releases; and
 # nobody overtakes them meanwhile.
 
 use strict;
@@ -12,9 +12,9 @@ use Test::More;
 
 my $node = new_node('fifo', 'max_connections = 100');
 
-# The place of a ticket is forgotten when its turn comes.  Tickets are queued
-# one after the other, under a lock, and the time of the request is read under
-# it, so it tells the same order.
+# A ticket loses its place when its turn comes.  Tickets are queued one after
+# the other, under a lock, and the time of the request is read under that lock,
+# so it gives the same order.
 $node->safe_psql('postgres', q{
 CREATE EXTENSION leaselock;
 CREATE VIEW queued AS
@@ -23,7 +23,8 @@ CREATE VIEW queued AS
 CREATE TABLE journal (tick bigserial, what text, name text, ticket uuid, fence bigint);
 });
 
-# A waiter's script: gets the lock, notes it once the gate is open, gives it back
+# A waiter's script: gets the lock, records that once the gate is open,
+# releases it
 sub waiter
 {
 	my ($name, $owner, $acquire) = @_;
@@ -43,7 +44,7 @@ my $in_two = q{SELECT ticket FROM leaselock.lease_acquire(%s) \gset
 CALL leaselock.lease_wait(':ticket') \gset
 };
 
-# Every grant of a lock by its stretch in the journal
+# Checks each grant of a lock by what it wrote to the journal
 sub check_journal
 {
 	my ($name, $grants) = @_;
@@ -52,14 +53,14 @@ sub check_journal
 			SELECT count(*) FROM (SELECT FROM journal WHERE name = '$name'
 				GROUP BY fence HAVING count(*) FILTER (WHERE what = 'enter') = 1
 				AND count(*) FILTER (WHERE what = 'leave') = 1) s}),
-		$grants, "$name: every grant was somebody's");
+		$grants, "$name: every grant begins and ends once");
 	is( $node->safe_psql('postgres', qq{
 			SELECT count(*) FROM (
 				SELECT what, fence, lag(what) OVER w AS before, lag(fence) OVER w AS earlier
 				FROM journal WHERE name = '$name' WINDOW w AS (ORDER BY tick)) j
 			WHERE (what = 'enter' AND before IS DISTINCT FROM 'leave' AND before IS NOT NULL)
 				OR (what = 'leave' AND (before <> 'enter' OR earlier <> fence))}),
-		'0', "$name: one after the other");
+		'0', "$name: the grants follow one after the other");
 	is( $node->safe_psql('postgres', qq{
 			SELECT count(*) FROM (
 				SELECT t.fence, lag(t.fence) OVER (ORDER BY q.place) AS before
@@ -74,7 +75,7 @@ sub check_journal
 				FROM queued q JOIN journal j USING (ticket)
 				WHERE q.name = '$name' AND j.what = 'enter') s
 			WHERE turn <> place}),
-		'0', "$name: they came to work in that order");
+		'0', "$name: they started to work in that order");
 	return;
 }
 
@@ -100,17 +101,17 @@ is( $node->safe_psql('postgres', q{
 		FROM leaselock.lease_tickets t
 		JOIN (SELECT ticket, row_number() OVER (ORDER BY place) FROM queued) q USING (ticket)
 		WHERE t.name = 'once' AND t.state = 'waiting'}),
-	'50|1|50|t', 'once: everybody has a position of his own');
+	'50|1|50|t', 'once: each waiter has a position of its own');
 is( $node->safe_psql('postgres',
 		"SELECT state FROM leaselock.lease_release('$holder')"),
-	'released', 'once: the first release');
+	'released', 'once: the holder releases');
 is( $node->safe_psql('postgres', q{
 		SELECT state FROM leaselock.lease_acquire('once', 'newcomer');
 		SELECT leaselock.try_lock('once', 'newcomer', '1 min') IS NULL}),
 	"contended\nt", 'once: a newcomer does not overtake');
 outcome($gate, 'SELECT pg_advisory_unlock(1)');
 $gate->quit;
-ok($clients->{run}->finish, 'once: all clients end well')
+ok($clients->{run}->finish, 'once: all clients succeed')
   or diag($clients->{err});
 check_journal('once', 50);
 is( $node->safe_psql('postgres',
@@ -118,7 +119,7 @@ is( $node->safe_psql('postgres',
 	'0', 'once: the lock is free in the end');
 
 # ---------------------------------------------------------------------
-# Many turns: whoever has had his goes to the end of the queue
+# Many turns: whoever has had a turn goes to the end of the queue
 # ---------------------------------------------------------------------
 
 $clients = start_pgbench(
@@ -130,7 +131,7 @@ ok( $node->poll_query_until('postgres', q{
 		SELECT count(*) > 0 FROM leaselock.lease_peek('often') WHERE waiters > 20}),
 	'often: there is a queue');
 
-# newcomers that do not wait, while there is one
+# newcomers that do not wait, while there is a queue
 my $overtaken = $node->safe_psql('postgres', q{
 	SELECT count(*) FROM generate_series(1, 100) i,
 		leaselock.lease_acquire('often', 'newcomer ' || i) a,
@@ -138,7 +139,7 @@ my $overtaken = $node->safe_psql('postgres', q{
 		leaselock.lease_peek('often') p
 	WHERE (a.state <> 'contended' OR t IS NOT NULL) AND p.waiters > 0});
 is($overtaken, '0', 'often: newcomers do not overtake');
-ok($clients->{run}->finish, 'often: all clients end well')
+ok($clients->{run}->finish, 'often: all clients succeed')
   or diag($clients->{err});
 my $queued = $node->safe_psql('postgres',
 	q{SELECT count(*) FROM queued WHERE name = 'often'});

@@ -1,5 +1,6 @@
-# Dead waiters do not jam the queue: together they cost those behind them no
-# more than leaselock.waiter_timeout, and nothing if they waited in the server.
+# Dead waiters do not jam the queue: together they delay those behind them by
+# no more than leaselock.waiter_timeout, and not at all if they waited in the
+# server.
 
 use strict;
 use warnings FATAL => 'all';
@@ -12,7 +13,7 @@ use Test::More;
 my $node = new_node('dead_waiters', 'max_connections = 350');
 $node->safe_psql('postgres', 'CREATE EXTENSION leaselock');
 
-# Runs a query at a time, in seconds from now by the clock of the leases;
+# Runs a query at a time given in seconds from now, by the clock of the leases.
 # waiter_timeout is 20 s.
 sub at
 {
@@ -22,11 +23,11 @@ sub at
 }
 
 # ---------------------------------------------------------------------
-# 300 that poll
+# 300 waiters that poll
 # ---------------------------------------------------------------------
 
-# a holder, 299 that are never heard from again, and the last one; returns the
-# tickets of the two that live
+# a holder, 299 waiters that are never heard from again, and the last one;
+# returns the tickets of the two that stay alive
 sub queue_up
 {
 	my ($name, $lease) = @_;
@@ -47,55 +48,55 @@ sub queue_up
 
 my $poll = q{SELECT state, position FROM leaselock.lease_get('%s')};
 
-# all die, then the lock is released: the first gets it, never asks for it, and
-# loses it while the others fall silent
+# all 299 die, then the lock is released: the first is promoted, never polls,
+# and loses the lock while the others fall silent
 my ($holder, $last) = queue_up('released early', '60 s');
 is(at(0, "SELECT state FROM leaselock.lease_release('$holder')"),
-	'released', 'released early: the release');
+	'released', 'released early: the holder releases');
 is( $node->safe_psql('postgres',
 		q{SELECT owner FROM leaselock.lease_peek('released early')}),
-	'dead 1', 'released early: goes to the first');
+	'dead 1', 'released early: the lock goes to the first');
 is(at(5, sprintf($poll, $last)),
 	'waiting|100', 'released early: the last waits after 5 s');
 is(at(9.5, sprintf($poll, $last)),
-	'waiting|100', 'released early: and after 9.5 s');
+	'waiting|100', 'released early: the last waits after 9.5 s');
 is(at(10.5, sprintf($poll, $last)), 'waiting|100',
-	'released early: and after 10.5 s, when the first has lost it');
+	'released early: the last waits after 10.5 s, when the first has lost the lock');
 is(at(15, sprintf($poll, $last)),
-	'waiting|100', 'released early: and after 15 s');
+	'waiting|100', 'released early: the last waits after 15 s');
 like(at(20.5, sprintf($poll, $last)),
-	qr/^held\|$/, 'released early: it has its turn when waiter_timeout is over');
+	qr/^held\|$/, 'released early: the last has its turn when waiter_timeout is over');
 
 # the lock is released when all are dead
 ($holder, $last) = queue_up('released late', '300 s');
 is(at(10, sprintf($poll, $last)),
 	'waiting|100', 'released late: the last waits');
 is(at(20.5, sprintf($poll, $last)),
-	'waiting|1', 'released late: the others are not counted any more');
+	'waiting|1', 'released late: the others are no longer counted');
 is(at(20.5, "SELECT state FROM leaselock.lease_release('$holder')"),
-	'released', 'released late: the release');
+	'released', 'released late: the holder releases');
 is( at(20.5, q{SELECT owner, waiters FROM leaselock.lease_peek('released late')}),
-	'last|0', 'released late: goes to the last at once');
-is(at(20.5, sprintf($poll, $last)), 'held|', 'released late: who is told so');
+	'last|0', 'released late: the lock goes to the last at once');
+is(at(20.5, sprintf($poll, $last)), 'held|', 'released late: the last sees that it holds the lock');
 
 # the holder's lease runs out when all are dead
 ($holder, $last) = queue_up('lapsed', '30 s');
 is(at($_, sprintf($poll, $last)), 'waiting|100', "lapsed: the last waits, $_ s")
   foreach 8, 16;
-is(at(24, sprintf($poll, $last)), 'waiting|1', 'lapsed: the last is the first');
-is(at(30.5, sprintf($poll, $last)), 'held|', 'lapsed: it has the lock then');
+is(at(24, sprintf($poll, $last)), 'waiting|1', 'lapsed: the last is now first');
+is(at(30.5, sprintf($poll, $last)), 'held|', 'lapsed: the last then gets the lock');
 
-# the holder's lease has run out before: the dead ones are waited for, the last
-# is not kept for longer
+# the holder's lease ran out earlier: the last waits until the others are dead,
+# and no longer
 ($holder, $last) = queue_up('lapsed early', '10 s');
 is(at(10.5, sprintf($poll, $last)),
 	'waiting|100', 'lapsed early: the last waits');
 is(at(19, sprintf($poll, $last)),
-	'waiting|100', 'lapsed early: and waits, as long as the others may live');
+	'waiting|100', 'lapsed early: the last waits while the others may be alive');
 is(at(20.5, sprintf($poll, $last)),
-	'held|', 'lapsed early: it has the lock when they are dead');
+	'held|', 'lapsed early: the last gets the lock once they are dead');
 
-# a dead one is timed out for itself, too, also when it comes back
+# a dead ticket is itself timed out, even when its owner comes back
 is( at(21, q{
 		SELECT count(*) FROM leaselock.tickets t, leaselock.lease_get(t.ticket) g
 		WHERE t.owner LIKE 'dead%' AND t.owner <> 'dead 1' AND g.state <> 'timed_out'}),
@@ -103,10 +104,10 @@ is( at(21, q{
 is( at(21, q{
 		SELECT name, owner FROM leaselock.lease_status ORDER BY name}),
 	"lapsed|last\nlapsed early|last\nreleased early|last\nreleased late|last",
-	'and take nothing from the last');
+	'the dead ones take nothing from the last');
 
 # ---------------------------------------------------------------------
-# 300 in the server
+# 300 waiters in the server
 # ---------------------------------------------------------------------
 
 my $last_one = $node->background_psql('postgres');
@@ -125,11 +126,11 @@ CALL leaselock.lease_acquire_wait('served', 'last', wait => '200 s');
 });
 ok( $node->poll_query_until('postgres',
 		q{SELECT waiters = 300 FROM leaselock.lease_status WHERE name = 'served'}),
-	'served: so does the last');
+	'served: the last waits, too');
 is( $node->safe_psql('postgres', q{
 		SELECT owner FROM leaselock.tickets WHERE name = 'served' AND place IS NOT NULL
 		ORDER BY place DESC LIMIT 1}),
-	'last', 'served: behind them');
+	'last', 'served: the last is behind them');
 
 is( $node->safe_psql('postgres', q{
 		WITH waiter AS MATERIALIZED (SELECT waiter_pid FROM leaselock.tickets
@@ -146,11 +147,11 @@ is( $node->safe_psql('postgres', q{
 	'holder|1', 'served: one waiter is left');
 is( $node->safe_psql('postgres', qq{
 		SELECT state FROM leaselock.lease_release('$holder')}),
-	'released', 'served: the release');
+	'released', 'served: the holder releases');
 is( $node->safe_psql('postgres', q{
 		SELECT owner, waiters, lapsed FROM leaselock.lease_peek('served')}),
-	'last|0|f', 'served: goes to the last at once');
-like($last_one->query_safe(''), qr/\|held\|\d+\|/, 'served: who is told so');
+	'last|0|f', 'served: the lock goes to the last at once');
+like($last_one->query_safe(''), qr/\|held\|\d+\|/, 'served: the last sees that it holds the lock');
 $last_one->quit;
 is( $node->safe_psql('postgres', q{
 		SELECT g.state, count(*) FROM leaselock.tickets t, leaselock.lease_get(t.ticket) g

@@ -1,7 +1,8 @@
 # What a waiting session holds: its virtual transaction id and the lock that
-# says that it lives; no snapshot, no transaction id.  So it holds back neither
-# CREATE INDEX CONCURRENTLY nor VACUUM.  That is so while it waits for its turn,
-# and while it waits for a place in the queue, in all isolation levels.
+# marks it as alive, but no snapshot and no transaction id.  It therefore holds
+# back neither CREATE INDEX CONCURRENTLY nor VACUUM.  This is true while it
+# waits for its turn and while it waits for a place in the queue, at all
+# isolation levels.
 
 use strict;
 use warnings FATAL => 'all';
@@ -72,11 +73,12 @@ foreach my $name (sort keys %wait)
 }
 ok( $node->poll_query_until('postgres', q{
 		SELECT count(*) = 5 FROM leaselock.tickets WHERE place IS NOT NULL AND waiter_pid IS NOT NULL}),
-	'all wait');
+	'all sessions wait');
 
-# asleep(PID, EXPECTED): what the backend holds in its sleep: EXPECTED if that is
-# seen five times in a row, else what was seen last.  It looks once a second, and
-# its columns are not read in one moment, so it may be met on the way.
+# asleep(PID, EXPECTED): what the backend holds while it sleeps: EXPECTED if
+# that is seen five times in a row, else what was seen last.  The backend looks
+# once a second, and its columns are not read at one moment, so it may be
+# caught in the middle of a look.
 my $watch = session($node);
 
 sub asleep
@@ -112,7 +114,7 @@ foreach my $name (sort keys %wait)
 }
 
 # ---------------------------------------------------------------------
-# Nobody is held back by them
+# They hold nobody back
 # ---------------------------------------------------------------------
 
 is( outcome(session($node, "SET statement_timeout = '10 s'"),
@@ -131,7 +133,7 @@ like(
 
 is( $node->safe_psql('postgres', q{
 		SELECT count(*) FROM leaselock.tickets WHERE place IS NOT NULL AND waiter_pid IS NOT NULL}),
-	'5', 'they wait all the while');
+	'5', 'they wait all the time');
 
 # ---------------------------------------------------------------------
 
@@ -140,15 +142,15 @@ foreach my $name (sort keys %wait)
 	$node->safe_psql('postgres',
 		"SELECT leaselock.lease_release('$holder{$name}')");
 	my $answer = awaited($session{$name});
-	# the DO block tells its state by an error, whose text is not shown
+	# the DO block reports its state by an error, whose text is not shown
 	like($answer, $name eq 'cursor loop' ? qr/^P0001$/ : qr/\bheld\b/,
 		"$name: returns after the release");
 	is( $node->safe_psql('postgres',
 			"SELECT owner FROM leaselock.lease_peek('$name')"),
-		'waiter', "$name: with the lock");
+		'waiter', "$name: the waiter holds the lock");
 	is( $node->safe_psql('postgres', qq{
 			SELECT count(*) FROM pg_locks WHERE pid = $session{$name}->{pid}}),
-		'0', "$name: it holds no lock any more");
+		'0', "$name: the session no longer holds a server lock");
 	$session{$name}->quit;
 }
 
@@ -159,7 +161,7 @@ foreach my $name (sort keys %wait)
 my $queueing = 'active|Lock|virtualxid|t|t|advisory ShareLock t 19535, '
   . 'virtualxid ExclusiveLock t , virtualxid ShareLock f ';
 
-# What the open transaction has done, by what the call then needs of it
+# What the open transaction has done, keyed by what the call then needs from it
 my %open = (
 	'queue' => q{SELECT FROM leaselock.lease_acquire('LOCK', 'other', wait => '200 s')},
 	'ticket' => q{SELECT FROM leaselock.lease_acquire('LOCK', 'waiter', wait => '200 s', request_id => 'REQUEST')},
@@ -189,12 +191,12 @@ foreach my $level ('read committed', 'repeatable read', 'serializable')
 			SELECT count(*) = 1 FROM leaselock.tickets WHERE request_id = '$request'})
 		  or die "$name: no place";
 		$node->safe_psql('postgres', "SELECT leaselock.lease_release('$held')");
-		like(awaited($waiter), qr/\|held\|/, "$name: it goes on when that is over");
+		like(awaited($waiter), qr/\|held\|/, "$name: the call continues when that is over");
 		$_->quit foreach $other, $waiter;
 	}
 }
 
-# the time is counted from the call, over all of it
+# the wait is measured from the start of the call, over all of it
 $node->safe_psql('postgres', q{SELECT FROM leaselock.lease_acquire('over', 'holder', lease => '300 s')});
 my $other = session($node, 'BEGIN', $open{queue} =~ s/LOCK/over/r);
 my $late = session($node);
@@ -202,7 +204,7 @@ my $late_pid = outcome($late, 'SELECT pg_backend_pid()');
 like( outcome($late, q{CALL leaselock.lease_acquire_wait('over', 'waiter', wait => '1500 ms')}),
 	qr/^\|contended\|/, 'a wait for a place runs out');
 like( outcome($late, q{CALL leaselock.lease_acquire_wait('over', 'waiter', wait => '0 s')}),
-	qr/^\|contended\|/, 'no wait, no place');
+	qr/^\|contended\|/, 'without a wait there is no place');
 begin($late, q{CALL leaselock.lease_acquire_wait('over', 'waiter', wait => '200 s')});
 asleep($late_pid, $queueing);
 $node->safe_psql('postgres', "SELECT pg_cancel_backend($late_pid)");

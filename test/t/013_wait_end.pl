@@ -1,6 +1,6 @@
 # How a wait ends before its turn comes: by a cancel, statement_timeout,
-# termination, the loss of the client, and a shutdown; what becomes of the
-# ticket, and that nothing is left over.
+# termination, the loss of the client, or a shutdown; what becomes of the
+# ticket; and that nothing is left behind.
 
 use strict;
 use warnings FATAL => 'all';
@@ -20,14 +20,14 @@ sub value
 	return $node->safe_psql('postgres', $sql);
 }
 
-# The ways to wait, with a ticket that was queued before and in one, and the
-# state that a cancel leaves the ticket in
+# The ways to wait, for a ticket that was queued before and in a single call,
+# and the state in which a cancel leaves the ticket
 my %after = (lease_wait => 'waiting', lease_acquire_wait => 'cancelled');
 
 my $serial = 0;
 
-# A lock with a holder, and a session that waits for it; with a setup that ends
-# the wait by itself it may be over already.  Returns the lock's name, the
+# A lock with a holder, and a session that waits for it.  If the setup ends the
+# wait by itself, the wait may already be over.  Returns the lock's name, the
 # session, the holder's ticket and the waiter's request id.
 sub scene
 {
@@ -56,7 +56,7 @@ sub scene
 	return ($name, $session, $holder, $request);
 }
 
-# The state of the ticket, by its owner's look at it
+# The state of the ticket, as its owner sees it
 sub ticket_state
 {
 	my ($name) = @_;
@@ -64,7 +64,7 @@ sub ticket_state
 		WHERE t.name = '$name' AND t.owner = 'waiter'});
 }
 
-# One behind it, its ticket and position
+# A waiter behind it, by its ticket; and that waiter's position
 sub behind
 {
 	my ($name) = @_;
@@ -81,7 +81,7 @@ sub position
 my $advisory = q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'};
 
 # ---------------------------------------------------------------------
-# The statement ends, the session goes on
+# The statement ends, the session continues
 # ---------------------------------------------------------------------
 
 foreach my $way (sort keys %after)
@@ -98,36 +98,36 @@ foreach my $way (sort keys %after)
 		is(awaited($session), '57014', "$what: the wait ends");
 		is( value("SELECT count(*) FROM pg_locks WHERE pid = $session->{backend}"),
 			'0', "$what: no lock is left");
-		is(value($advisory), '0', "$what: nor elsewhere");
-		is(ticket_state($name), $after{$way}, "$what: the ticket");
+		is(value($advisory), '0', "$what: no such lock is left elsewhere");
+		is(ticket_state($name), $after{$way}, "$what: the state of the ticket");
 		is( value(qq{SELECT waiter_pid IS NULL FROM leaselock.tickets
 				WHERE name = '$name' AND owner = 'waiter'}),
-			't', "$what: no backend is on record for it");
+			't', "$what: no backend is recorded for it");
 		outcome($session, 'RESET statement_timeout');
 
 		$behind //= behind($name);
 		is( position($behind),
 			$way eq 'lease_wait' ? 'waiting|2' : 'waiting|1',
-			"$what: the place of the one behind");
+			"$what: the position of the waiter behind");
 		my $first = $way eq 'lease_wait' ? 'waiter' : 'behind';
 		is(value("SELECT state FROM leaselock.lease_release('$holder')"),
-			'released', "$what: the release");
+			'released', "$what: the holder releases");
 		is(value("SELECT owner FROM leaselock.lease_peek('$name')"),
-			$first, "$what: who is the next");
+			$first, "$what: who is next");
 
-		# the session is as it was
+		# the session still works
 		is( outcome($session, qq{SELECT state FROM leaselock.lease_acquire(
 					'$name', 'waiter', request_id => '$request')}),
 			$way eq 'lease_wait' ? 'held' : 'cancelled',
 			"$what: the session finds its ticket by the request id");
 		like( outcome($session,
 				"CALL leaselock.lease_acquire_wait('$name again', 'waiter')"),
-			qr/\|held\|/, "$what: and waits again");
+			qr/\|held\|/, "$what: the session can wait again");
 		$session->quit;
 	}
 }
 
-# A ticket that nobody waits for any more lives as long as a polling one.
+# A ticket that no session waits for any more lives as long as a polling one.
 my ($name, $session, $holder) = scene('lease_wait');
 my $behind = behind($name);
 value("SELECT pg_cancel_backend($session->{backend})");
@@ -135,12 +135,12 @@ is(awaited($session), '57014', "$name: the wait is cancelled");
 my $at = q{LOAD 'leaselock'; SET leaselock.clock_offset = '%s s'; SELECT state, position
 	FROM leaselock.lease_get('%s')};
 is(value(sprintf($at, 10, $behind)),
-	'waiting|2', "$name: it stays queued for its time");
+	'waiting|2', "$name: the ticket stays queued for waiter_timeout");
 is(value(sprintf($at, 21, $behind)),
-	'waiting|1', "$name: and falls silent after that");
+	'waiting|1', "$name: the ticket no longer counts after that");
 $session->quit;
 
-# Two sessions wait for one ticket: the second goes on when the first ends.
+# Two sessions wait for one ticket: the second continues when the first ends.
 ($name, $session, $holder) = scene('lease_wait');
 my $second = session($node);
 my $shared = value(qq{SELECT ticket FROM leaselock.tickets
@@ -148,15 +148,15 @@ my $shared = value(qq{SELECT ticket FROM leaselock.tickets
 begin($second, "CALL leaselock.lease_wait('$shared')");
 ok( $node->poll_query_until('postgres',
 		q{SELECT count(*) = 2 FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 19535}),
-	"$name: two wait for one ticket");
+	"$name: two sessions wait for one ticket");
 value("SELECT pg_cancel_backend($session->{backend})");
 is(awaited($session), '57014', "$name: one wait is cancelled");
-is(value($advisory), '1', "$name: the other goes on");
+is(value($advisory), '1', "$name: the other continues");
 is( value(qq{LOAD 'leaselock'; SET leaselock.clock_offset = '30 s';
 		SELECT state, position FROM leaselock.lease_tickets WHERE ticket = '$shared'}),
-	'waiting|1', "$name: and keeps the ticket alive");
+	'waiting|1', "$name: the other keeps the ticket alive");
 value("SELECT leaselock.lease_release('$holder')");
-like(awaited($second), qr/^held\|/, "$name: until it is held");
+like(awaited($second), qr/^held\|/, "$name: the ticket is held after the release");
 $_->quit foreach $session, $second;
 
 # ---------------------------------------------------------------------
@@ -180,29 +180,30 @@ foreach my $way (sort keys %after)
 		{
 			$session->{run}->signal('KILL');
 		}
-		# a wait of 200 s ends soon: bounded by the number of looks, 20 ms apart
+		# a wait of 200 s ends soon; the number of looks, 20 ms apart, is the
+		# bound
 		my $there = 1;
 		for (my $try = 0; $there && $try < 200; $try++)
 		{
 			$there = value(qq{SELECT count(*) FROM pg_sleep(0.02),
 				pg_stat_activity WHERE pid = $session->{backend}});
 		}
-		is($there, '0', "$what: the backend goes");
+		is($there, '0', "$what: the backend ends");
 		note(sprintf "%s: gone after %.2f s", $what, time - $start);
 		is(value($advisory), '0', "$what: no lock is left");
-		is(ticket_state($name), 'timed_out', "$what: the ticket");
-		is(position($behind), 'waiting|1', "$what: the one behind moves up");
+		is(ticket_state($name), 'timed_out', "$what: the ticket is timed out");
+		is(position($behind), 'waiting|1', "$what: the waiter behind moves up");
 		is(value("SELECT state FROM leaselock.lease_release('$holder')"),
-			'released', "$what: the release");
-		is(position($behind) =~ s/\|.*//r, 'held', "$what: it has its turn");
+			'released', "$what: the holder releases");
+		is(position($behind) =~ s/\|.*//r, 'held', "$what: the waiter behind has its turn");
 		is(value("SELECT owner FROM leaselock.lease_peek('$name')"),
-			'behind', "$what: and the lock");
+			'behind', "$what: the waiter behind holds the lock");
 		eval { $session->{run}->finish };
 	}
 }
 
 # ---------------------------------------------------------------------
-# The server ends
+# The server shuts down
 # ---------------------------------------------------------------------
 
 my ($one, $in_one, $one_holder) = scene('lease_acquire_wait');
@@ -219,7 +220,7 @@ is(ticket_state($two), 'timed_out', 'after the restart: lease_wait');
 is(position($behind), 'waiting|1', 'after the restart: the poller moves up');
 is( value("SELECT state FROM leaselock.lease_release('$_->[1]');
 		SELECT owner FROM leaselock.lease_peek('$_->[0]')"),
-	$_->[2], "after the restart: $_->[0] goes on")
+	$_->[2], "after the restart: the queue of $_->[0] moves on")
   foreach [ $one, $one_holder, "released\nbehind" ],
   [ $two, $two_holder, 'released' ];
 

@@ -1,6 +1,6 @@
-# lease_wait and lease_acquire_wait commit between looks: where they cannot,
-# they refuse with one error before they have done anything; everywhere else
-# they work.
+# lease_wait and lease_acquire_wait commit between looks.  Where they cannot
+# commit, they fail with one and the same error before they have done anything;
+# everywhere else they work.
 
 use strict;
 use warnings FATAL => 'all';
@@ -19,8 +19,8 @@ $node->safe_psql('postgres',
 my $ticket = $node->safe_psql('postgres',
 	q{SELECT ticket FROM leaselock.lease_acquire('busy', 'waiter', wait => '300 s')});
 
-# The two calls, as a statement of PL/pgSQL with variables for what comes back,
-# and as one of SQL
+# The two calls, as a statement of PL/pgSQL with variables for the results, and
+# as a statement of SQL
 my %call = (
 	lease_wait => qq{CALL leaselock.lease_wait('$ticket', '50 ms')},
 	lease_acquire_wait =>
@@ -54,7 +54,7 @@ CREATE TRIGGER t BEFORE INSERT ON ${call}_table FOR EACH ROW EXECUTE FUNCTION ${
 });
 }
 
-# All that a refused call could have left
+# Everything that a refused call could have left behind
 sub traces
 {
 	return $node->safe_psql('postgres', q{
@@ -109,7 +109,7 @@ foreach my $call (sort keys %call)
 		'function in DO');
 }
 
-# in a pipeline it would commit what came before it
+# in a pipeline the call would commit what came before it
 foreach my $call (sort keys %call)
 {
 	foreach my $mode ('extended', 'prepared')
@@ -138,7 +138,7 @@ INSERT INTO done VALUES ('pipeline after');
 # Where it is allowed
 # ---------------------------------------------------------------------
 
-# what the call answered, and that the session works and holds nothing
+# what the call returns, and that the session still works and holds nothing
 sub allowed
 {
 	my ($call, $sql, $answer, $what) = @_;
@@ -182,7 +182,7 @@ foreach my $call (sort keys %call)
 
 	foreach my $mode ('simple', 'extended', 'prepared')
 	{
-		# a variable is text of the statement, or a parameter
+		# a variable is part of the statement's text, or a parameter
 		my $state = $mode eq 'simple' ? "':state'" : ':state';
 		$node->pgbench(
 			"-n -M $mode -c 1 -t 2",
@@ -201,12 +201,12 @@ SELECT 1 / ($state = '$answer')::int;
 
 is( $node->safe_psql('postgres', qq{
 		SELECT state FROM leaselock.lease_get('$ticket')}),
-	'waiting', 'the ticket waits all the while');
+	'waiting', 'the ticket waits all the time');
 is( $node->safe_psql('postgres',
 		q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'}),
 	'0', 'no lock is left over');
 
-# what is wrong with the arguments is told first
+# errors in the arguments are reported first
 foreach my $wrong (
 	[ "CALL leaselock.lease_wait(NULL)", '22004' ],
 	[ "CALL leaselock.lease_wait('$ticket', '-1 s')", '22023' ],

@@ -1,6 +1,6 @@
-# statement_timeout strikes while the release promotes the waiter: whatever
-# comes first, the lock is then held by a ticket that the client finds by its
-# request id, or is free; it is never stuck.
+# statement_timeout strikes while the release promotes the waiter.  Whichever
+# comes first, the lock is then either held by a ticket that the client finds
+# by its request id, or free; it is never stuck.
 
 use strict;
 use warnings FATAL => 'all';
@@ -21,18 +21,18 @@ CREATE TABLE outcome (round int, error text, owner text, owner_fence bigint,
 
 my $races = 500;
 
-# The holder: gets the lock, keeps it for some milliseconds, gives it back.
+# The holder: gets the lock, keeps it for some milliseconds, releases it.
 my $holder = q{
 CALL leaselock.lease_acquire_wait('race', 'holder', wait => '60 s') \gset
 SELECT pg_sleep(0.002);
 SELECT 1 / (state = 'released')::int FROM leaselock.lease_release(':ticket');
 };
 
-# The waiter stands behind it with a time-out of about that length; every other
+# The waiter queues behind it with a timeout of about that length; every other
 # time it waits for a ticket that it has queued before.  It waits in sessions
-# that never do anything else, for a time-out strikes the statement that would
-# end it, too.  Another session then looks what has become of the lock and of
-# the request, which a retry must find, and gives everything back.
+# that do nothing else, because the timeout would also strike the statement
+# that resets it.  Another session then checks what has become of the lock and
+# of the request, which a retry must find, and releases everything.
 my $bench = start_pgbench($node, '-c 1 -t 1000000', holder => $holder);
 ok( $node->poll_query_until('postgres',
 		q{SELECT count(*) > 10 FROM leaselock.tickets WHERE owner = 'holder'}),
@@ -73,10 +73,10 @@ SELECT leaselock.lease_release_all('waiter');
 });
 }
 is(join(' ', sort grep { $_ ne '00000' } keys %codes),
-	'57014', 'the waiter meets no error but the time-out');
+	'57014', 'the waiter gets no error but the timeout');
 $_->quit foreach $calm, @hurried;
 
-# The holder still works, then goes.
+# The holder still works, then ends.
 my $turns = $node->safe_psql('postgres',
 	q{SELECT count(*) FROM leaselock.tickets WHERE owner = 'holder' AND state = 'r'});
 ok( $node->poll_query_until('postgres', qq{
@@ -89,7 +89,7 @@ ok( $node->poll_query_until('postgres',
 		q{SELECT count(*) = 0 FROM pg_stat_activity
 			WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()}),
 	'the holder is gone');
-unlike($bench->{err}, qr/ERROR/, 'the holder meets no error');
+unlike($bench->{err}, qr/ERROR/, 'the holder gets no error');
 
 note("outcomes (error, holder, ticket):\n" . $node->safe_psql('postgres', q{
 	SELECT CASE WHEN round % 2 = 1 THEN 'lease_wait' ELSE 'lease_acquire_wait' END,
@@ -99,10 +99,10 @@ is($node->safe_psql('postgres', 'SELECT count(*) FROM outcome'),
 	$races, "$races races");
 is( $node->safe_psql('postgres', q{
 		SELECT count(DISTINCT error) FROM outcome WHERE error IN ('00000', '57014')}),
-	'2', 'both sides win some');
+	'2', 'each side wins some races');
 is( $node->safe_psql('postgres', q{
 		SELECT count(*) FROM outcome WHERE error = '00000' AND state <> 'held'}),
-	'0', 'a wait that ends well leaves a held ticket');
+	'0', 'a wait that succeeds leaves a held ticket');
 is( $node->safe_psql('postgres', q{
 		SELECT count(*) FROM outcome WHERE owner = 'waiter' AND (state <> 'held'
 			OR fence <> owner_fence OR depth <> 1)}),
@@ -110,15 +110,16 @@ is( $node->safe_psql('postgres', q{
 is( $node->safe_psql('postgres', q{
 		SELECT count(*) FROM outcome WHERE round % 2 = 0 AND error = '57014'
 			AND state NOT IN ('cancelled', 'released', 'contended', 'held')}),
-	'0', 'lease_acquire_wait that is timed out gives its ticket up');
+	'0', 'lease_acquire_wait gives up its ticket when it times out');
 is( $node->safe_psql('postgres', q{
 		SELECT count(*) FROM outcome WHERE round % 2 = 1 AND error = '57014'
 			AND state NOT IN ('waiting', 'held')}),
-	'0', 'lease_wait that is timed out leaves its ticket queued or held');
+	'0', 'lease_wait leaves its ticket queued or held when it times out');
 is($node->safe_psql('postgres', 'SELECT count(*) FROM outcome WHERE locks > 0'),
 	'0', 'no liveness lock is left after a wait');
 
-# The holder's last grant runs out, if it was cut off in the middle.
+# The holder's last grant runs out, in case the holder was cut off in the
+# middle.
 is( $node->safe_psql('postgres', q{
 		SELECT leaselock.lease_release_all('holder') IN (0, 1);
 		SELECT count(*) FROM leaselock.lease_peek('race');
@@ -128,7 +129,7 @@ like( $node->safe_psql('postgres',
 		q{CALL leaselock.lease_acquire_wait('race', 'newcomer', wait => '60 s')}),
 	qr/\|held\|/, 'a newcomer gets it');
 
-# pgbench was cut off in the middle, which is no matter of the lock's
+# pgbench was cut off in the middle, which has nothing to do with the lock
 is_deeply(
 	[ grep { !/ 57014 / && !/connection to client lost/ } logged_errors($node) ],
 	[], 'no other error in the server log');

@@ -1,5 +1,6 @@
-# What a call costs does not depend on how many wait: measured in buffers
-# touched, with 10 and with nearly 10 000 waiters; and the queue has a bound.
+# The cost of a call does not depend on how many waiters there are: measured in
+# buffers touched, with 10 and with nearly 10 000 waiters.  And the queue has a
+# bound.
 
 use strict;
 use warnings FATAL => 'all';
@@ -36,7 +37,8 @@ foreach my $queue (sort keys %length)
 			WHERE name = '$queue' AND owner = '$queue $which'});
 	}
 }
-# somebody for whom many wait elsewhere, so that a search for cycles has far to go
+# an owner that many wait for elsewhere, so that a search for cycles has far to
+# go
 is( $node->safe_psql('postgres', q{
 		SELECT state FROM leaselock.lease_acquire('hub', 'hub', lease => '300 s');
 		SELECT count(*) FROM generate_series(1, 100) i,
@@ -52,8 +54,8 @@ $node->safe_psql('postgres', 'VACUUM ANALYZE leaselock.locks; VACUUM ANALYZE lea
 my $session = $node->background_psql('postgres');
 $session->query_safe("LOAD 'leaselock'; SET statement_timeout = '60 s'");
 
-# The buffers that a call touches: the least of several runs, since the first
-# ones fill the caches of the session.  Every run is rolled back.
+# The buffers that a call touches: the minimum of several runs, since the first
+# runs fill the caches of the session.  Every run is rolled back.
 sub buffers
 {
 	my ($queue, $offset, $call) = @_;
@@ -70,7 +72,7 @@ sub buffers
 			"EXPLAIN (ANALYZE, BUFFERS, COSTS OFF, TIMING OFF, SUMMARY OFF) $sql");
 		$session->query_safe('ROLLBACK');
 
-		# the first line that has them is that of the topmost node
+		# the first such line belongs to the topmost node
 		my ($line) = $plan =~ /Buffers: shared(.*)/;
 		my $sum = 0;
 		$sum += $1 while ($line // '') =~ /(?:hit|read)=(\d+)/g;
@@ -79,7 +81,7 @@ sub buffers
 	return $least;
 }
 
-# what the call is to answer, or the test would measure something else
+# what the call must answer; otherwise the test would measure something else
 sub answers
 {
 	my ($queue, $offset, $call) = @_;
@@ -95,10 +97,10 @@ sub answers
 }
 
 # Name, clock, call, state that it answers, how many rows of the queue it may
-# look at to count a position, and the other queue, if not the longest
+# read to count a position, and the other queue, if not the longest
 my @calls = (
 	[ 'promotion by release', 0, q{lease_release('$holder')}, 'released', 0 ],
-	[ 'promotion by the look of the first after a lapse', 61, q{lease_get('$head')}, 'held', 0 ],
+	[ 'promotion by a poll of the first after a lapse', 61, q{lease_get('$head')}, 'held', 0 ],
 	[ 'acquire by a new holder is contended after a lapse', 61, q{lease_acquire('QUEUE', 'new RUN')}, 'contended', 0 ],
 	[ 'poll by the first', 0, q{lease_get('$head')}, 'waiting', 0 ],
 	[ 'poll by the fifth', 0, q{lease_get('$fifth')}, 'waiting', 0 ],
@@ -110,9 +112,10 @@ my @calls = (
 	[ 'cancel by the first', 0, q{lease_release('$head')}, 'cancelled', 0 ],
 	[ 'cancel by the last', 0, q{lease_release('$tail')}, 'cancelled', 0 ],
 	[ 'renew', 0, q{lease_renew('$holder')}, 'held', 0 ],
-	[ 'enqueue by one for whom a hundred wait', 0, q{lease_acquire('QUEUE', 'hub', wait => '300 s')}, 'waiting', 100, 'middle' ]);
-# The search for cycles costs what the shorter of its sides costs: the ten ahead,
-# or the hundred behind.  So that call is compared from where it is the latter.
+	[ 'enqueue by an owner that 100 wait for', 0, q{lease_acquire('QUEUE', 'hub', wait => '300 s')}, 'waiting', 100, 'middle' ]);
+# The search for cycles costs as much as its shorter side: the ten ahead, or
+# the hundred behind.  This call is therefore compared with a queue where the
+# hundred behind are the shorter side.
 
 # The larger indexes are a level or two deeper, and a call descends some of
 # them several times.
@@ -138,7 +141,7 @@ foreach my $case (@calls)
 is( answers('long', 0, 'SELECT waiters FROM leaselock.lease_status WHERE name = \'QUEUE\''),
 	$length{long}, 'the queue is as long as before');
 
-# a look from outside counts as far as a position does
+# lease_peek counts waiters only as far as a position does
 is(answers('long', 0, 'SELECT waiters FROM leaselock.lease_peek(\'QUEUE\')'),
 	100, 'lease_peek: a hundred or more');
 {
@@ -166,8 +169,9 @@ foreach my $case (
 # Dead waiters
 # ---------------------------------------------------------------------
 
-# All of them met their end while somebody held the lock; they are met once more,
-# by whoever is granted the lock next or releases it, and then not again.
+# All of them timed out while somebody held the lock.  Whoever is granted the
+# lock next or releases it visits them once more, and nobody does so after
+# that.
 foreach my $way ('grant', 'release')
 {
 	my $queue = "dead by $way";
@@ -192,9 +196,9 @@ foreach my $way ('grant', 'release')
 
 	is(answers($queue, 61, $call), 'held', "$way: the lock is free");
 	note("acquire after $way: $cost{fresh} buffers without dead waiters, $cost{$queue} with a thousand");
-	cmp_ok($cost{$queue}, '<=', $factor * $cost{fresh}, "$way: dead waiters cost nothing any more");
+	cmp_ok($cost{$queue}, '<=', $factor * $cost{fresh}, "$way: dead waiters cost nothing now");
 	is( answers($queue, 61, "SELECT g.state FROM leaselock.tickets t, leaselock.lease_get(t.ticket) g WHERE t.name = '$queue' AND t.owner = 'dead 7'"),
-		'timed_out', "$way: they are told so");
+		'timed_out', "$way: a dead waiter learns that it timed out");
 }
 $session->quit;
 
@@ -213,19 +217,19 @@ sub error_code
 }
 
 is(error_code(sprintf $enqueue, 'long', "one more $_", 300),
-	'waiting', "the 10 000 waiters are not complete: $_")
+	'waiting', "the limit of 10 000 waiters is not reached: $_")
   foreach 1, 2;
 is(error_code(sprintf $enqueue, 'long', 'too many', 300),
 	'53400', 'one more than 10 000 is refused');
 is(error_code(sprintf $enqueue, 'long', 'too many', 0),
-	'contended', 'who does not wait is not');
+	'contended', 'a caller that does not wait is not refused');
 is(error_code(sprintf $enqueue, 'short', 'one more', 300),
-	'waiting', 'nor is who waits for another lock');
+	'waiting', 'a wait for another lock is not refused');
 is( error_code(
 		q{CALL leaselock.lease_acquire_wait('long', 'too many', wait => '300 s')}),
 	'53400', 'lease_acquire_wait is refused, too');
 
-# a small one: the live waiters count, not the dead or the cancelled
+# a low limit: live waiters count, dead and cancelled ones do not
 my $few = q{LOAD 'leaselock'; SET leaselock.max_waiters = 3; };
 $node->safe_psql('postgres', q{SELECT leaselock.lease_acquire('few', 'holder', lease => '300 s')});
 is(error_code($few . sprintf $enqueue, 'few', "few $_", 250),
@@ -235,25 +239,25 @@ my ($ret, $out, $err) =
   $node->psql('postgres', $few . sprintf($enqueue, 'few', 'few 4', 300),
 	extra_params => [ '-v', 'VERBOSITY=verbose' ]);
 like($err, qr/ERROR:\s+53400: too many waiters for lock "few" in scope "public"/,
-	'max_waiters 3: the fourth');
-like($err, qr/HINT:/, 'max_waiters 3: with a hint');
+	'max_waiters 3: the fourth is refused');
+like($err, qr/HINT:/, 'max_waiters 3: the error has a hint');
 is( $node->safe_psql('postgres', q{
 		SELECT waiters FROM leaselock.lease_peek('few');
 		SELECT leaselock.lease_release_all('few 2')}),
-	"3\n1", 'max_waiters 3: one goes');
+	"3\n1", 'max_waiters 3: one waiter leaves');
 is(error_code($few . sprintf $enqueue, 'few', 'few 5', 300),
-	'waiting', 'max_waiters 3: another may come');
+	'waiting', 'max_waiters 3: another may queue');
 is(error_code($few . sprintf $enqueue, 'few', 'few 6', 300),
-	'53400', 'max_waiters 3: but no further');
+	'53400', 'max_waiters 3: but no more than that');
 is( error_code($few
 		  . q{SET leaselock.clock_offset = '251 s'; }
 		  . sprintf($enqueue, 'few', "few $_", 300)),
 	$_ < 9 ? 'waiting' : '53400',
-	"max_waiters 3: those whose time is up do not count: waiter $_")
+	"max_waiters 3: waiters whose time is up do not count: waiter $_")
   foreach 7 .. 9;
 is( error_code(q{LOAD 'leaselock'; SET leaselock.max_waiters = 0; }
 		  . sprintf($enqueue, 'none', 'holder', 0)),
-	'held', 'max_waiters 0: a free lock can be had');
+	'held', 'max_waiters 0: a free lock can be acquired');
 is( error_code(q{LOAD 'leaselock'; SET leaselock.max_waiters = 0; }
 		  . sprintf($enqueue, 'none', 'waiter', 300)),
 	'53400', 'max_waiters 0: nobody may wait');

@@ -1,5 +1,6 @@
-# A waiter returns as soon as its turn comes, woken by whoever made it so, or
-# by the end of the holder's lease; not by the second that bounds its sleep.
+# A waiter returns as soon as its turn comes, woken by whoever gave it the turn
+# or by the end of the holder's lease, and not by the one-second limit of its
+# sleep.
 
 use strict;
 use warnings FATAL => 'all';
@@ -16,8 +17,8 @@ CREATE TABLE journal (lock text, client int, fence bigint, waited boolean, due t
 	at timestamptz DEFAULT clock_timestamp());
 });
 
-# A turn that came by waiting took a slice if nobody woke the waiter, so this
-# many turns in a row would take that many seconds, if the wake-ups were lost.
+# If the wake-ups were lost, each turn that came by waiting would take one
+# slice of sleep, so this many turns in a row would take that many seconds.
 # The bound is a quarter of that, and far above what a slow machine needs.
 sub prompt
 {
@@ -30,7 +31,7 @@ sub prompt
 
 	note("$what: $turns turns after a wait; delay median $median ms, worst $worst ms, together $seconds s");
 	cmp_ok($turns, '>=', 6, "$what: enough turns came by waiting");
-	cmp_ok($seconds, '<', $turns / 4, "$what: they were not slept through");
+	cmp_ok($seconds, '<', $turns / 4, "$what: the waiters did not sleep through them");
 	return;
 }
 
@@ -45,12 +46,12 @@ sub run_clients
 }
 
 # ---------------------------------------------------------------------
-# Hand-overs between two by release
+# Hand-overs between two clients by release
 # ---------------------------------------------------------------------
 
-# Each keeps the lock until the other stands behind it, so every turn but the
-# first comes by waiting.  It is due when the other released, which is noted
-# just before.
+# Each client keeps the lock until the other queues behind it, so every turn
+# but the first comes by waiting.  A turn is due when the other client has
+# released, and the time is recorded just before that.
 $node->safe_psql('postgres', q{
 CREATE TABLE released (lock text, fence bigint, at timestamptz DEFAULT clock_timestamp());
 
@@ -93,7 +94,8 @@ foreach my $kind (
 }
 
 # ---------------------------------------------------------------------
-# A cancel at the head of a free lock, and a release of a named hold
+# A cancel at the head of the queue of a free lock, and a release of a named
+# hold
 # ---------------------------------------------------------------------
 
 my $waiter = $node->background_psql('postgres');
@@ -127,8 +129,8 @@ foreach my $round (1 .. 6)
 }
 prompt('named', 'release of a named hold');
 
-# The lock is free because its holder lapsed, and the first in the queue, who
-# polls, gives up: then it is the turn of the one behind.
+# The lock is free because its holder's lease has lapsed, and the first in the
+# queue, which polls, gives up: then it is the turn of the waiter behind it.
 $node->append_conf('postgresql.conf', "leaselock.min_lease = '50 ms'");
 $node->reload;
 foreach my $round (1 .. 6)
@@ -150,8 +152,9 @@ foreach my $round (1 .. 6)
 }
 prompt('cancel', 'cancel of the first');
 
-# The same while the first's cancel is not committed yet when the holder
-# releases: nobody is promoted, and the one behind has its turn with the commit.
+# The same when the first waiter's cancel is not yet committed as the holder
+# releases: nobody is promoted, and the waiter behind has its turn with the
+# commit.
 my $first = $node->background_psql('postgres');
 foreach my $round (1 .. 6)
 {
@@ -179,12 +182,12 @@ prompt('late', 'cancel of the first, committed after the release');
 $waiter->quit;
 
 # ---------------------------------------------------------------------
-# Lapse: nobody does anything, the waiter wakes by itself
+# Lapse: nobody does anything, and the waiter wakes by itself
 # ---------------------------------------------------------------------
 
-# Every client acquires for 0.1 s and walks away; the next has its turn when
-# that is over.  With two clients one waits at a time, with four there are others
-# behind it.
+# Every client acquires for 0.1 s and walks away; the next one has its turn
+# when that time is over.  With two clients, one waits at a time; with four,
+# others wait behind it.
 foreach my $case ([ 'lapse', 2, 8 ], [ 'lapse of many', 4, 4 ])
 {
 	my ($lock, $clients, $turns) = @$case;
@@ -202,7 +205,7 @@ INSERT INTO journal (lock, client, fence) VALUES ('$lock', :client_id, :fence);
 			SELECT count(*) FROM leaselock.tickets t, leaselock.tickets u
 			WHERE t.name = '$lock' AND u.name = '$lock' AND t.fence < u.fence
 				AND u.expires_at - '100 ms'::interval < t.expires_at}),
-		'0', "$lock: none before the one before was over");
+		'0', "$lock: no turn begins before the previous one is over");
 	$node->safe_psql('postgres', qq{
 		UPDATE journal j SET due = d.due, waited = true FROM (
 			SELECT t.fence, t.requested_at, lag(t.expires_at) OVER (ORDER BY fence) AS due

@@ -1,5 +1,5 @@
-# Waits that cross, queued in the same moment, so that neither saw the other:
-# exactly one of them is refused, and the others go on.
+# Waits that cross, queued at the same moment so that neither saw the other:
+# exactly one of them is refused, and the others continue.
 
 use strict;
 use warnings FATAL => 'all';
@@ -42,7 +42,7 @@ sub own_locks
 	return;
 }
 
-# The owner that each one of a ring waits for
+# The owner that each owner of a ring waits for
 sub next_of
 {
 	my ($owner, @ring) = @_;
@@ -50,8 +50,8 @@ sub next_of
 	return $next{$owner};
 }
 
-# One of the waits has ended with "deadlock"; the one that it kept waiting
-# goes on when it releases its lock, and so on round the ring.
+# One of the waits has ended with "deadlock".  The wait behind it continues
+# when the refused owner releases its lock, and so on round the ring.
 sub one_refused
 {
 	my ($round, @ring) = @_;
@@ -65,14 +65,14 @@ sub one_refused
 	  grep { !value(qq{SELECT count(*) FROM leaselock.tickets
 			WHERE name = '$round' AND owner = 'owner $_' AND place IS NOT NULL}) } @ring;
 	my $answer = awaited($session[$refused]);
-	like($answer, qr/\bdeadlock\b/, "$round: owner $refused is told so");
+	like($answer, qr/\bdeadlock\b/, "$round: owner $refused gets state deadlock");
 
-	# nobody else is
+	# nobody else is refused
 	is( value(qq{SELECT count(*) FROM leaselock.tickets
 			WHERE name = '$round' AND place IS NOT NULL AND scope IN ($rings)}),
-		$#ring, "$round: the others wait on");
+		$#ring, "$round: the others keep waiting");
 
-	# whoever has what it wants gives everything back
+	# whoever has what it wants releases everything
 	my %prior = map { next_of($_, @ring) => $_ } @ring;
 	my $owner = $refused;
 	foreach my $turn (1 .. $#ring)
@@ -81,7 +81,7 @@ sub one_refused
 			"SELECT leaselock.lease_release_all('owner $owner')");
 		$owner = $prior{$owner};
 		like(awaited($session[$owner]), qr/\bheld\b/,
-			"$round: owner $owner goes on");
+			"$round: owner $owner gets the lock");
 	}
 	outcome($session[$owner],
 		"SELECT leaselock.lease_release_all('owner $owner')");
@@ -117,9 +117,9 @@ foreach my $case ([ 0, 1 ], [ 1, 0 ], [ 0, 1, 2 ], [ 2, 1, 0 ], [ 0, 2, 4, 1, 3,
 		scalar @ring, "$name: all are queued");
 	begin($session[$_], "CALL leaselock.lease_wait('$ticket{$_}')") foreach @ring;
 	my $refused = one_refused($name, @ring);
-	is($refused, $newest, "$name: the newest is the one refused");
+	is($refused, $newest, "$name: the newest wait is refused");
 	is( value("SELECT state FROM leaselock.tickets WHERE ticket = '$ticket{$refused}'"),
-		'd', "$name: its ticket says so");
+		'd', "$name: its ticket records the deadlock");
 }
 
 # ---------------------------------------------------------------------

@@ -1,7 +1,8 @@
-# Releases and waits that cross: the wait is queued while the release commits, so
-# that the releaser does not see the waiter, nor the waiter that the lock is free.
-# No waiter sleeps on until its second is over (promise 8): a waiter that did, and
-# then found the lock released, says so in the server's log (DEBUG1).
+# Releases and waits that cross: the wait is queued while the release commits,
+# so that the releaser does not see the waiter, and the waiter does not see
+# that the lock is free.  No waiter sleeps until its second is over (promise
+# 8).  A waiter that did so, and then found the lock released, writes that to
+# the server's log (DEBUG1).
 
 use strict;
 use warnings FATAL => 'all';
@@ -20,8 +21,8 @@ CALL leaselock.lease_acquire_wait('LOCK', 'client :client_id', '300 s', '300 s')
 RELEASE
 };
 
-# Three clients queue again as soon as they have released; what crosses is the
-# statement that releases, or the COMMIT, some time after it.
+# Three clients queue again as soon as they have released.  What crosses is the
+# statement that releases, or the COMMIT some time after it.
 foreach my $kind (
 	[ 'statement', 1500, q{SELECT 1 / (state = 'released')::int FROM leaselock.lease_release(':ticket');} ],
 	[ 'block', 1500, q{BEGIN;
@@ -39,7 +40,7 @@ COMMIT;} ],
 	is( $node->safe_psql('postgres', "SELECT count(*) FROM leaselock.tickets WHERE name = '$lock' AND fence IS NOT NULL"),
 		3 * $turns, "$lock: every client had all its turns");
 	cmp_ok( $node->safe_psql('postgres', "SELECT count(*) FROM leaselock.tickets WHERE name = '$lock' AND wait_until IS NOT NULL"),
-		'>', 300, "$lock: many of them by waiting");
+		'>', 300, "$lock: many turns came by waiting");
 	is( scalar(() = slurp_file($node->logfile, $begin) =~ /nobody woke the waiter/g),
 		0, "$lock: no waiter had to wake up by itself");
 }

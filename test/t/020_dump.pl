@@ -1,6 +1,7 @@
-# Dump and restore: tables guarded in each way come back with rows that carry
-# old fences; the last fences, the floor and the registered scopes travel, the
-# leases do not; and fences go on growing, also where the clock is behind.
+# Dump and restore: tables guarded in each way are restored with rows that
+# carry old fences.  A dump carries the last fences, the floor and the
+# registered scopes, but not the leases.  And fences keep growing, even where
+# the clock is behind.
 
 use strict;
 use warnings FATAL => 'all';
@@ -79,7 +80,7 @@ foreach my $grant (1 .. 5)
 
 my %dumped = (work => $fence);
 
-# the locks of the other kinds: a named hold, one with waiters, a lapsed one, a
+# the other kinds of locks: a named hold, one with waiters, a lapsed one, a
 # released one, and one whose fence is ahead of the clock and of the floor
 $dumped{named} = $origin->safe_psql('app',
 	q{SELECT leaselock.try_lock('named', 'worker', '100 days')});
@@ -92,8 +93,8 @@ $dumped{lapsed} = $origin->safe_psql('app',
 $dumped{released} = $origin->safe_psql('app', q{
 	SELECT leaselock.try_lock('released', 'worker', '1 h');
 	SELECT FROM leaselock.release_lock('released', 'worker')});
-# (the row is there before the clock is set, so that none is added then, and
-# nothing is tidied away by that clock)
+# (the row is created before the clock is set, so that no row is added then,
+# and nothing is pruned by that clock)
 $origin->safe_psql('app', q{
 	SELECT leaselock.try_lock('ahead', 'worker', '1 h');
 	SELECT leaselock.release_lock('ahead', 'worker')});
@@ -107,7 +108,7 @@ $origin->safe_psql('app', q{
 
 cmp_ok($floor, '>', $dumped{$_}, "the floor is above the fence of $_")
   foreach qw(work named waited lapsed released);
-cmp_ok($dumped{ahead}, '>', $floor, 'and one fence is above the floor');
+cmp_ok($dumped{ahead}, '>', $floor, 'one fence is above the floor');
 
 my $rows = q{
 	SELECT 'by_column', fence, value FROM by_column
@@ -124,7 +125,7 @@ my $guards = q{
 	FROM pg_constraint WHERE conname = 'guard' ORDER BY 1};
 my $expected_guards = $origin->safe_psql('app', $guards);
 is(scalar(split /\n/, $expected_rows), 21, 'there are rows to dump');
-is(scalar(split /\n/, $expected_guards), 5, 'and guards');
+is(scalar(split /\n/, $expected_guards), 5, 'there are guards to dump');
 
 # ---------------------------------------------------------------------
 # The dumps
@@ -151,11 +152,11 @@ dump_app('data_disabled.sql', '--data-only', '--disable-triggers');
 dump_app('data.custom', '-Fc', '--data-only');
 dump_app('data_inserts.sql', '--data-only', '--inserts', '--disable-triggers');
 
-# the row of a held lock names its ticket; that is all
+# the row of a held lock names its ticket; nothing else carries it
 unlike(slurp_file("$folder/$_"), qr/$waiting_ticket|^(?:COPY|INSERT INTO) leaselock\.tickets/m,
 	"$_ carries no ticket") foreach qw(plain.sql inserts.sql data.sql);
 unlike(slurp_file("$folder/$_") =~ s/^[^\n]*\bpublic\b[^\n]*\bwaited\b[^\n]*$//mr, qr/$waited_ticket/,
-	"$_: nor that of a holder but in the lock's row") foreach qw(plain.sql inserts.sql data.sql);
+	"$_: a holder's ticket is only in the lock's row") foreach qw(plain.sql inserts.sql data.sql);
 
 sub create
 {
@@ -193,7 +194,7 @@ sub check_leases
 	is( $node->safe_psql($database, qq{
 			SELECT state FROM leaselock.lease_get('$waited_ticket')
 			UNION ALL SELECT state FROM leaselock.lease_get('$waiting_ticket')}),
-		"gone\ngone", "$database: those of before are gone");
+		"gone\ngone", "$database: the earlier tickets are gone");
 	foreach my $name (sort keys %dumped)
 	{
 		is( $node->safe_psql($database, qq{SELECT count(*)
@@ -204,25 +205,25 @@ sub check_leases
 					leaselock.fence_check('$name', $dumped{$name}, allow_lapsed => true),
 					leaselock.renew_lock('$name', 'worker', '1 h'),
 					leaselock.release_lock('$name', 'worker')}),
-			'f|f|f|f', "$database: $name, its holder of before has nothing");
+			'f|f|f|f', "$database: $name, its former holder has nothing");
 	}
 	return unless $has_last_fences;
 
-	# for one that the dump does not know, and for those that it does
+	# for a lock that the dump does not know, and for those that it does
 	cmp_ok(
 		$node->safe_psql($database,
 			q{SELECT leaselock.try_lock('new', 'worker', '1 h')}),
-		'>', $floor, "$database: the floor is there");
+		'>', $floor, "$database: a new fence is above the floor");
 	foreach my $name (sort keys %dumped)
 	{
 		my ($state, $next) = split /\|/, $node->safe_psql($database, qq{
 			SELECT state, fence FROM leaselock.lease_acquire('$name', 'next')});
-		is($state, 'held', "$database: $name can be had");
+		is($state, 'held', "$database: $name can be acquired");
 		cmp_ok($next, '>', $dumped{$name}, "$database: $name, its fence grows");
-		cmp_ok($next, '>', $floor, "$database: $name, also above the floor");
+		cmp_ok($next, '>', $floor, "$database: $name, its fence is above the floor");
 		is( $node->safe_psql($database,
 				"SELECT leaselock.fence_check('$name', $next)"),
-			't', "$database: $name, and is good");
+			't', "$database: $name, its fence is current");
 	}
 	my $acquire = q{SELECT state FROM leaselock.lease_acquire('x', 'worker', scope => '%s')};
 	foreach my $scope (qw(registered lost))
@@ -232,7 +233,7 @@ sub check_leases
 			'42501', "$database: scope $scope is closed");
 		is( node_outcome($node,
 				'SET ROLE member; ' . sprintf($acquire, $scope), $database),
-			'held', "$database: scope $scope is its team's");
+			'held', "$database: scope $scope is open to its team");
 	}
 	return;
 }
@@ -246,7 +247,7 @@ sub check_guards
 	my ($next) = $node->safe_psql($database, q{
 		SELECT fence FROM leaselock.lease_acquire('work', 'next')});
 	is(node_outcome($node, write_rows($next, 'next'), $database),
-		'', "$database: the present holder writes");
+		'', "$database: the current holder can write");
 
 	my $stale = $dumped{work};
 	my %refused = (
@@ -293,8 +294,8 @@ foreach my $how (
 	check_whole($node, $database);
 }
 
-# a restored database is dumped in its turn; the new origin's leases are void
-# there, too, and what grew goes on growing
+# a restored database is dumped in its turn; the leases of the new origin are
+# void in the copy, too, and its fences keep growing
 $origin->command_ok([ 'pg_dump', '-f', "$folder/again.sql", 'origin1' ],
 	'dump: a restored database');
 my $grown = $origin->safe_psql('origin1',
@@ -309,7 +310,7 @@ cmp_ok(
 	'>', $grown, 'again: the fence grows');
 
 # ---------------------------------------------------------------------
-# Schema only: no last fences, but nothing else either that they could break
+# Schema only: no last fences, but nothing either that they could break
 # ---------------------------------------------------------------------
 
 foreach my $file ('schema.sql', 'schema.custom')
@@ -323,17 +324,17 @@ foreach my $file ('schema.sql', 'schema.custom')
 			SELECT (SELECT count(*) FROM leaselock.locks),
 				(SELECT count(*) FROM leaselock.floor),
 				(SELECT count(*) FROM leaselock.scopes)}),
-		'0|0|0', "$database: nor any of the extension");
+		'0|0|0', "$database: no rows of the extension either");
 	check_leases($origin, $database, 0);
 	check_guards($origin, $database);
 }
 
 # ---------------------------------------------------------------------
-# Data only, into what a schema-only dump has made
+# Data only, into a database made by a schema-only dump
 # ---------------------------------------------------------------------
 
-# The guards do their work: a row with a fence of another database is refused.
-# A trigger can be told to stand aside, a CHECK cannot.
+# The guards work: a row with a fence of another database is refused.  A
+# trigger can be disabled for the restore, a CHECK cannot.
 create($origin, 'data_refused');
 restore($origin, 'data_refused', 'schema.sql');
 $origin->command_fails_like(
@@ -343,7 +344,7 @@ $origin->command_fails_like(
 	],
 	qr/(LS001|LS003|23514)/,
 	'data_refused: a data-only restore under enabled guards is refused');
-is($origin->safe_psql('data_refused', $rows), '', 'data_refused: whole');
+is($origin->safe_psql('data_refused', $rows), '', 'data_refused: nothing is written');
 
 my $without_check = 'ALTER TABLE by_check DROP CONSTRAINT guard';
 my $with_check = q{ALTER TABLE by_check ADD CONSTRAINT guard
@@ -365,7 +366,7 @@ foreach my $how (
 }
 
 # ---------------------------------------------------------------------
-# Data only for the second time: what is there stays, and is no worse
+# Data only for the second time: the existing rows stay, and are none the worse
 # ---------------------------------------------------------------------
 
 create($origin, 'twice');
@@ -380,8 +381,8 @@ $origin->command_checks_all(
 	],
 	0, [qr/^/],
 	[
-		# the extension's rows collide with those that are there; each COPY
-		# is refused whole
+		# the extension's rows collide with the existing ones; each COPY is
+		# refused as a whole
 		qr/23505.*23505.*23505/s
 	],
 	'twice: the second data-only restore');
@@ -390,16 +391,16 @@ is( $origin->safe_psql('twice', q{
 	"live|$live|f", 'twice: the lease of the database stays');
 is( $origin->safe_psql('twice',
 		"SELECT leaselock.fence_check('work', $live)"),
-	't', 'twice: with its fence');
+	't', 'twice: its fence is still current');
 is( $origin->safe_psql('twice',
 		'SELECT count(*) FROM leaselock.floor'),
 	'2', 'twice: the floor has two rows');
 my $bumped = $origin->safe_psql('twice', 'SELECT leaselock.fence_bump()');
-cmp_ok($bumped, '>', $floor, 'twice: it can be raised');
+cmp_ok($bumped, '>', $floor, 'twice: the floor can be raised');
 cmp_ok(
 	$origin->safe_psql('twice',
 		q{SELECT leaselock.try_lock('after the bump', 'worker', '1 h')}),
-	'>', $bumped, 'twice: and counts');
+	'>', $bumped, 'twice: a new fence is above the raised floor');
 cmp_ok(
 	$origin->safe_psql('twice', q{
 		SELECT FROM leaselock.lease_release_all('live');
@@ -407,7 +408,7 @@ cmp_ok(
 	'>', $live, 'twice: fences grow');
 
 # ---------------------------------------------------------------------
-# The owner of a database, who has installed the extension there, dumps and
+# The owner of a database, who installed the extension there, dumps and
 # restores it without help.
 # ---------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 # Logical replication of guarded tables: an ordinary trigger does not stop the
-# subscriber, ENABLE ALWAYS does, and so does a CHECK; and the extension works
-# under a publication FOR ALL TABLES, which takes in its own tables.
+# subscriber; ENABLE ALWAYS does, and so does a CHECK.  The extension also
+# works under a publication FOR ALL TABLES, which includes its own tables.
 
 use strict;
 use warnings FATAL => 'all';
@@ -89,7 +89,7 @@ sub subscribe
 }
 
 # ---------------------------------------------------------------------
-# Ordinary triggers: the subscriber takes what the publisher has judged
+# Ordinary triggers: the subscriber accepts what the publisher has checked
 # ---------------------------------------------------------------------
 
 write_rows(@guarded);
@@ -119,11 +119,11 @@ $publisher->safe_psql('postgres', qq{
 $publisher->wait_for_catchup('s');
 is(rows($subscriber, @guarded), rows($publisher, @guarded), 'ordinary: TRUNCATE');
 is($subscriber->safe_psql('postgres', 'SELECT count(*) FROM by_transaction'),
-	'0', 'ordinary: which leaves nothing');
+	'0', 'ordinary: no row is left');
 is($subscriber->safe_psql('postgres', 'SELECT * FROM leaselock.lease_status'),
 	'', 'ordinary: the subscriber knows of no lease');
 
-# but a session of the subscriber is guarded, unless it plays the replica
+# a session of the subscriber is guarded, unless it acts as a replica
 my ($rc, $out, $err) = $subscriber->psql('postgres',
 	qq{\\set VERBOSITY sqlstate\nINSERT INTO by_column VALUES (100, $fence)});
 like($err, qr/LS001/, 'ordinary: a session of the subscriber is guarded');
@@ -131,10 +131,10 @@ is( $subscriber->safe_psql('postgres', qq{
 		SET session_replication_role = replica;
 		INSERT INTO by_column VALUES (100, $fence);
 		DELETE FROM by_column WHERE id = 100 RETURNING id}),
-	'100', 'ordinary: but not one in session_replication_role = replica');
+	'100', 'ordinary: a session in session_replication_role = replica is not guarded');
 
 # ---------------------------------------------------------------------
-# ENABLE ALWAYS: the subscriber judges by its own leases, and stops
+# ENABLE ALWAYS: the subscriber checks against its own leases, and stops
 # ---------------------------------------------------------------------
 
 my %refused = (
@@ -151,24 +151,24 @@ foreach my $table (sort keys %refused)
 	write_rows($table);
 	ok($subscriber->wait_for_log($refused{$table}, $log),
 		"always, $table: the subscriber refuses the row");
-	is(rows($subscriber, $table), $rows, "always, $table: and has none of it");
+	is(rows($subscriber, $table), $rows, "always, $table: the subscriber has no new row");
 
-	# a session in the replica role is judged, too
+	# a session in the replica role is checked, too
 	($rc, $out, $err) = $subscriber->psql('postgres', qq{\\set VERBOSITY sqlstate
 		SET session_replication_role = replica;
 		UPDATE $table SET fence = fence WHERE id = 2});
-	like($err, qr/LS001/, "always, $table: so is a replica session");
+	like($err, qr/LS001/, "always, $table: a replica session is refused, too");
 
-	# it goes on when the trigger is an ordinary one again
+	# replication continues when the trigger is an ordinary one again
 	$subscriber->safe_psql('postgres', "ALTER TABLE $table ENABLE TRIGGER guard");
 	$publisher->wait_for_catchup('s');
 	is(rows($subscriber, $table),
-		rows($publisher, $table), "always, $table: and goes on without");
+		rows($publisher, $table), "always, $table: replication continues without ALWAYS");
 }
 
-# The statement form is not fired for replicated rows, always or not, but is for
-# a replicated TRUNCATE.  The mark for tokens of any service judges by the rows
-# alone, so that it can stand on a subscriber for good.
+# The statement form does not fire for replicated rows, ALWAYS or not, but it
+# does fire for a replicated TRUNCATE.  The mark for tokens of any service
+# checks the rows alone, so it can stay on a subscriber for good.
 $subscriber->safe_psql('postgres', q{
 	ALTER TABLE by_mark ENABLE ALWAYS TRIGGER guard;
 	ALTER TABLE by_transaction ENABLE ALWAYS TRIGGER guard});
@@ -178,7 +178,7 @@ $publisher->safe_psql('postgres',
 $publisher->wait_for_catchup('s');
 is(rows($subscriber, 'by_mark', 'by_transaction'),
 	rows($publisher, 'by_mark', 'by_transaction'),
-	'always, by_mark: growing tokens pass, and the statement form is not fired');
+	'always, by_mark: growing tokens pass, and the statement form does not fire');
 my $log = -s $subscriber->logfile;
 $publisher->safe_psql('postgres', qq{
 	BEGIN;
@@ -192,7 +192,7 @@ $subscriber->safe_psql('postgres',
 	'ALTER TABLE by_transaction ENABLE TRIGGER guard');
 $publisher->wait_for_catchup('s');
 is(rows($subscriber, 'by_transaction'),
-	'', 'always, by_transaction: and it goes on without');
+	'', 'always, by_transaction: replication continues without ALWAYS');
 
 $subscriber->safe_psql('postgres', "SET session_replication_role = replica;
 	UPDATE by_mark SET token = token + 1000000000000 WHERE id = 1");
@@ -203,10 +203,10 @@ ok($subscriber->wait_for_log(qr/LS001 .*stale fence/, $log),
 $subscriber->safe_psql('postgres', 'ALTER TABLE by_mark ENABLE TRIGGER guard');
 $publisher->wait_for_catchup('s');
 is(rows($subscriber, 'by_mark'),
-	rows($publisher, 'by_mark'), 'always, by_mark: and it goes on without');
+	rows($publisher, 'by_mark'), 'always, by_mark: replication continues without ALWAYS');
 
 # ---------------------------------------------------------------------
-# CHECK: is judged by the subscriber in any case
+# CHECK: the subscriber checks it in any case
 # ---------------------------------------------------------------------
 
 $subscriber->safe_psql('postgres', 'DROP SUBSCRIPTION s');
@@ -219,12 +219,12 @@ ok($subscriber->wait_for_log(qr/23514 .*violates check constraint/, $log),
 $subscriber->safe_psql('postgres', 'ALTER TABLE by_check DROP CONSTRAINT guard');
 $publisher->wait_for_catchup('s');
 is(rows($subscriber, 'by_check'),
-	rows($publisher, 'by_check'), 'CHECK: and goes on without');
+	rows($publisher, 'by_check'), 'CHECK: replication continues without it');
 $subscriber->safe_psql('postgres', 'DROP SUBSCRIPTION s');
 $publisher->safe_psql('postgres', 'DROP PUBLICATION p');
 
 # ---------------------------------------------------------------------
-# FOR ALL TABLES: the publisher goes on working
+# FOR ALL TABLES: the publisher keeps working
 # ---------------------------------------------------------------------
 
 $publisher->safe_psql('postgres', q{
@@ -235,8 +235,8 @@ my $identity = $publisher->safe_psql('postgres', q{
 	WHERE pubname = 'everything' AND schemaname = 'leaselock'});
 note("published: $identity");
 
-# every writer, on rows that are there and on new ones; each must answer, none
-# fails for want of a replica identity
+# every writing call, on existing rows and on new ones; each must answer, and
+# none may fail for lack of a replica identity
 foreach my $round (1, 2)
 {
 	my @call = (
@@ -276,7 +276,7 @@ foreach my $round (1, 2)
 write_rows(@guarded);
 cmp_ok($fence, '>',
 	$publisher->safe_psql('postgres', 'SELECT max(fence) FROM leaselock.floor'),
-	'FOR ALL TABLES: the floor counts');
+	'FOR ALL TABLES: a new fence is above the floor');
 
 # ---------------------------------------------------------------------
 

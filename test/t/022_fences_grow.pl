@@ -1,5 +1,5 @@
 # Fences of a lock never go back: through crashes with asynchronous commits,
-# DROP and CREATE EXTENSION, prune, and a clock that is set back.
+# DROP and CREATE EXTENSION, pruning, and a clock that is set back.
 
 use strict;
 use warnings FATAL => 'all';
@@ -18,7 +18,7 @@ full_page_writes = off
 });
 $node->safe_psql('postgres', 'CREATE EXTENSION leaselock; CHECKPOINT');
 
-# Runs a query at a time, relative to now by the clock of the leases
+# Runs a query at a time relative to now, by the clock of the leases
 sub at
 {
 	my ($offset, $sql) = @_;
@@ -26,8 +26,8 @@ sub at
 		"LOAD 'leaselock'; SET leaselock.clock_offset = '$offset'; $sql");
 }
 
-# A new grant of a lock at a time, by an owner of its own: whoever held it is
-# broken.
+# A new grant of a lock at a given time, by an owner of its own; the previous
+# holder's grant is broken.
 my $serial = 0;
 
 sub grant
@@ -51,7 +51,7 @@ sub grows
 
 	like($fence, qr/^\d+$/, "$what: $name is granted");
 	cmp_ok($fence, '>', $newest{$name} // 0, "$what: the fence of $name grows");
-	cmp_ok($fence, '<', 2**53, "$what: and fits into a double");
+	cmp_ok($fence, '<', 2**53, "$what: the fence of $name fits into a double");
 	$newest{$name} = $fence;
 	$highest = $fence if $fence > $highest;
 	return;
@@ -97,12 +97,12 @@ foreach my $round (1 .. 3)
 	crash();
 	is( $node->safe_psql('postgres',
 			"SELECT fence FROM leaselock.lease_peek('$_')"),
-		$held{$_}, "$what: the grant of $_ is there") foreach sort keys %held;
+		$held{$_}, "$what: the grant of $_ survives") foreach sort keys %held;
 }
 
 # a floor that was acknowledged survives, too
 my $floor = $node->safe_psql('postgres', 'SELECT leaselock.fence_bump()');
-cmp_ok($floor, '>', $highest, 'fence_bump: above all fences');
+cmp_ok($floor, '>', $highest, 'fence_bump: the floor is above all fences');
 crash();
 foreach my $name ('named', 'after the bump')
 {
@@ -113,7 +113,7 @@ foreach my $name ('named', 'after the bump')
 }
 
 # ---------------------------------------------------------------------
-# DROP and CREATE EXTENSION: nothing is kept, the clock carries on
+# DROP and CREATE EXTENSION: nothing is kept, but the clock runs on
 # ---------------------------------------------------------------------
 
 # without the floor, which is ahead of the clock by a year
@@ -126,7 +126,7 @@ foreach my $round (1 .. 3)
 		CREATE EXTENSION leaselock;
 		SELECT leaselock.try_lock('work', 'worker', '1 h')});
 
-	cmp_ok($fence, '>', $before, "DROP and CREATE EXTENSION $round: grows");
+	cmp_ok($fence, '>', $before, "DROP and CREATE EXTENSION $round: the fence grows");
 	is( $node->safe_psql('other',
 			"SELECT leaselock.fence_check('work', $before)"),
 		'f', "DROP and CREATE EXTENSION $round: the old fence is stale");
@@ -140,13 +140,13 @@ foreach my $round (1 .. 3)
 		CREATE EXTENSION leaselock;
 		SELECT leaselock.try_lock('work', 'worker', '1 h')});
 
-	cmp_ok($fence, '>', $before, "DROP and CREATE in one session $round: grows");
+	cmp_ok($fence, '>', $before, "DROP and CREATE in one session $round: the fence grows");
 	$before = $fence;
 }
 $session->quit;
 
 # ---------------------------------------------------------------------
-# A clock that is set back: the same lock goes on from its last fence
+# A clock that is set back: the same lock continues from its last fence
 # ---------------------------------------------------------------------
 
 # in a database whose floor has never been raised
@@ -168,10 +168,10 @@ foreach my $offset ('-1 h', '-12 h', '-3 d', '-30 d', '-300 d', '-3000 d', '0')
 
 at('0', q{SELECT leaselock.try_lock('lease', 'worker', '1 h')});
 is( at('-3 d', q{SELECT leaselock.try_lock('lease', 'rival', '1 h') IS NULL}),
-	't', 'clock at -3 d: a lease of the later time is still one');
+	't', 'clock at -3 d: a lease granted at the later time is still valid');
 
 # ---------------------------------------------------------------------
-# Prune: the rows go, the floor remembers
+# Prune: the rows go, the floor remembers their fences
 # ---------------------------------------------------------------------
 
 sub prune
@@ -197,16 +197,16 @@ foreach my $round (1 .. 3)
 		SELECT FROM leaselock.lease_release_all('worker')});
 	$node->safe_psql('postgres', q{
 		SELECT FROM leaselock.lease_status s, leaselock.lease_break(s.name, s.fence)});
-	cmp_ok(prune('2 h'), '>', 5, "$what: removes rows");
-	is(locks(), '0', "$what: and all locks");
+	cmp_ok(prune('2 h'), '>', 5, "$what: rows are removed");
+	is(locks(), '0', "$what: no lock is left");
 	is( $node->safe_psql('postgres',
 			"SELECT leaselock.fence_check('pruned 1', $newest{'pruned 1'}, allow_lapsed => true)"),
 		'f', "$what: a pruned grant is stale");
 	crash() if $round == 2;
 	grows($names[0], grant($names[0]), "$what, now");
 
-	# the others are granted by a clock that is behind: the floor counts,
-	# for names that never were as well
+	# the other locks are granted by a clock that is behind: the floor applies,
+	# also to names that never existed
 	foreach my $offset ('-1 h', '-3 d', '-300 d')
 	{
 		my ($known, $new) = (shift @names, "new $round $offset");
@@ -227,7 +227,7 @@ is( $node->safe_psql('postgres',
 		q{SELECT count(*) FROM leaselock.locks WHERE name = 'ahead'}),
 	'0', 'a clock that was ahead: its lock is pruned');
 grows('ahead', grant('ahead'), 'a clock that was ahead, and is right again');
-grows('ahead', grant('ahead', '-300 d'), 'and is behind');
+grows('ahead', grant('ahead', '-300 d'), 'a clock that was ahead, and is behind');
 
 # ---------------------------------------------------------------------
 # fence_bump
@@ -239,9 +239,9 @@ foreach my $offset ('0', '-300 d', '0', '-300 d', '-3000 d')
 	my $bump = at($offset, 'SELECT leaselock.fence_bump()');
 	my $what = "fence_bump, clock at $offset";
 
-	cmp_ok($bump, '>', $bumped[-1], "$what: above the floor of before");
-	cmp_ok($bump, '>', $highest, "$what: above all fences");
-	cmp_ok($bump, '<', 2**53, "$what: and fits into a double");
+	cmp_ok($bump, '>', $bumped[-1], "$what: the floor is above the previous one");
+	cmp_ok($bump, '>', $highest, "$what: the floor is above all fences");
+	cmp_ok($bump, '<', 2**53, "$what: the floor fits into a double");
 	push @bumped, $bump;
 	foreach my $name ('back', "new after $#bumped")
 	{
@@ -252,8 +252,8 @@ foreach my $offset ('0', '-300 d', '0', '-300 d', '-3000 d')
 	}
 }
 
-# A clock set back by 300 days, with an installation that knows nothing of what
-# was: what fence_bump is for.
+# A clock set back by 300 days, with an installation that knows nothing of the
+# past: this is what fence_bump is for.
 my $last = grant('forgotten');
 $node->safe_psql('postgres', q{DROP EXTENSION leaselock; CREATE EXTENSION leaselock});
 $before = at('0', q{SELECT leaselock.try_lock('forgotten', 'worker', '1 h')});
@@ -261,22 +261,23 @@ $node->safe_psql('postgres', q{DROP EXTENSION leaselock; CREATE EXTENSION leasel
 at('-300 d', 'SELECT leaselock.fence_bump()');
 cmp_ok(
 	at('-300 d', q{SELECT leaselock.try_lock('forgotten', 'worker', '1 h')}),
-	'>', $before, 'fence_bump carries over a clock set back by 300 days');
+	'>', $before, 'fence_bump makes up for a clock set back by 300 days');
 
-# What a call showed and was rolled back is not handed out again, and two locks
-# do not get one number: as ever, so also after a bump.
+# A fence that was shown and rolled back is not handed out again, and two locks
+# do not get the same number.  That is always so, and must be so after a bump.
 my %shown;
 foreach my $name ('rolled back', 'rolled back', 'of its own', 'rolled back')
 {
 	my $fence = $node->safe_psql('postgres', qq{
 		BEGIN; SELECT leaselock.try_lock('$name', 'worker', '1 h'); ROLLBACK});
 
-	ok(!$shown{$fence}++, "after a bump: a fence of $name, shown once");
+	ok(!$shown{$fence}++, "after a bump: a fence of $name is shown only once");
 }
 
-# Nor when a lock is pruned long after: the floor, above which time runs on, is
-# not set back by that.  (Both rows are there before the clock is set, so that
-# none is added then, and nothing is tidied away by that clock.)
+# The same is true when a lock is pruned long afterwards: this does not set
+# back the floor, above which fences advance with time.  (Both rows are created
+# before the clock is set, so that no row is added then, and nothing is pruned
+# in passing by that clock.)
 $node->safe_psql('postgres', q{
 	DROP EXTENSION leaselock; CREATE EXTENSION leaselock;
 	SELECT leaselock.fence_bump();
@@ -296,8 +297,8 @@ foreach my $try (1, 2)
 		SELECT leaselock.try_lock('late', 'next', '1 h');
 		ROLLBACK}) =~ s/^\n//r;
 
-	cmp_ok($fence, '>', $newest{late}, "a bumped floor, pruned later: grows");
-	ok(!$shown{$fence}++, "a bumped floor, pruned later: a fence, shown once");
+	cmp_ok($fence, '>', $newest{late}, "a bumped floor, pruned later: the fence grows");
+	ok(!$shown{$fence}++, "a bumped floor, pruned later: a fence is shown only once");
 }
 
 # a rolled-back bump leaves no trace
@@ -308,19 +309,19 @@ is($node->safe_psql('postgres', 'SELECT max(fence) FROM leaselock.floor'),
 is($node->safe_psql('postgres', 'SELECT count(*) FROM leaselock.floor'),
 	'1', 'the floor is one row');
 
-# two at once: the second waits, and goes on from the first
+# two at once: the second waits, and continues from the first
 my $one = $node->background_psql('postgres', on_error_stop => 0);
 my $open = $one->query_safe('BEGIN; SELECT leaselock.fence_bump()');
 my ($rc, $out, $err) = $node->psql('postgres', qq{
 	\\set VERBOSITY sqlstate
 	LOAD 'leaselock'; SET leaselock.lock_timeout = '200 ms';
 	SELECT leaselock.fence_bump()});
-like($err, qr/55P03/, 'a bump waits for an open one, and not for ever');
+like($err, qr/55P03/, 'a bump waits for an open one, but not for ever');
 grows('beside', grant('beside'), 'grants do not wait for an open bump');
 $one->query_safe('COMMIT');
 $one->quit;
 cmp_ok($node->safe_psql('postgres', 'SELECT leaselock.fence_bump()'),
-	'>', $open, 'it goes on from there');
+	'>', $open, 'the next bump continues from there');
 
 # ---------------------------------------------------------------------
 

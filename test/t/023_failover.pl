@@ -1,7 +1,7 @@
 # Fences after a failover: a promoted standby that has lost the last grants, a
-# second promotion, and a recovery to a point in time give fences above all that
-# the old primary gave, although that one still grants.  And what a standby
-# refuses and answers.
+# second promotion, and a recovery to a point in time give fences above all
+# that the old primary gave, even while it still grants.  Also what a standby
+# refuses and what it answers.
 
 use strict;
 use warnings FATAL => 'all';
@@ -12,7 +12,8 @@ use LeaseTest;
 use PostgreSQL::Test::Cluster;
 use Test::More;
 
-# a waiter that nobody polls, and a promotion that nobody has seen, outlast the test
+# a waiter that nobody polls, and a promotion that nobody has seen, outlast the
+# test
 my $primary = new_node('primary', qq{
 session_preload_libraries = 'leaselock'
 leaselock.waiter_timeout = '1 h'
@@ -27,11 +28,12 @@ CREATE ROLE team; CREATE ROLE stranger;
 CREATE TABLE written (fence bigint);
 });
 
-# The newest fence of each lock, whoever gave it
+# The newest fence of each lock, whichever server gave it
 my %newest;
 my $serial = 0;
 
-# A new grant of a lock, "database/name" or a name: whoever held it is broken
+# A new grant of a lock, "database/name" or a name; the previous grant is
+# broken
 sub grant
 {
 	my ($node, $lock) = @_;
@@ -45,7 +47,8 @@ sub grant
 		SELECT leaselock.try_lock('$name', 'owner $serial', '1 h')});
 }
 
-# Grants of a node, noted and not judged: the old primary's, after the failover
+# Grants of a node, recorded but not checked: those of the old primary after
+# the failover
 sub grants_on
 {
 	my ($node, $times, @names) = @_;
@@ -66,7 +69,7 @@ sub grows
 	my $fence = grant($node, $name);
 
 	cmp_ok($fence, '>', $newest{$name} // 0, "$what: the fence of $name grows");
-	cmp_ok($fence, '<', 2**53, "$what: and fits into a double");
+	cmp_ok($fence, '<', 2**53, "$what: the fence of $name fits into a double");
 	$newest{$name} = $fence;
 	return;
 }
@@ -79,13 +82,13 @@ sub timeline
 }
 
 # ---------------------------------------------------------------------
-# One primary, two standbys that stream from it, and one from the first
+# One primary, and three standbys that stream from it
 # ---------------------------------------------------------------------
 
 my @locks = ('kept', 'lost');
 my $pruned = 'pruned';
 
-# a database whose floor has been raised, above the clock of a year
+# a database whose floor has been raised above the clock of a year
 $primary->safe_psql('bumped', 'CREATE EXTENSION leaselock; SELECT leaselock.fence_bump()');
 my @bumped = ('bumped/known', 'bumped/new');
 
@@ -104,7 +107,7 @@ my ($ticket, $fence) = split /\|/, $primary->safe_psql('postgres',
 	q{SELECT ticket, fence FROM leaselock.lease_acquire('held', 'worker', '300 s')});
 my $waiting = $primary->safe_psql('postgres',
 	q{SELECT ticket FROM leaselock.lease_acquire('held', 'waiter', '300 s', '300 s')});
-# waiters inside the server, from which a standby hears nothing but their rows
+# waiters inside the server; a standby knows nothing about them but their rows
 my @served = (session($primary), session($primary));
 $primary->safe_psql('postgres', q{SELECT FROM leaselock.lease_acquire('served', 'worker', '300 s')});
 foreach my $number (0, 1)
@@ -121,7 +124,7 @@ $primary->safe_psql('postgres', q{
 $primary->wait_for_catchup($standby{$_}) foreach sort keys %standby;
 
 # ---------------------------------------------------------------------
-# On a standby: everything that may write is refused, status works
+# On a standby: everything that may write is refused, and status works
 # ---------------------------------------------------------------------
 
 my $on = $standby{first};
@@ -166,24 +169,24 @@ foreach my $query (
 
 	like($answer, qr/worker/, 'standby: status answers');
 	is($answer, $primary->safe_psql('postgres', $query),
-		'standby: as the primary does');
+		'standby: the answer is that of the primary');
 	is( $on->safe_psql('postgres',
 			"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; $query"),
-		$answer, 'standby: in REPEATABLE READ, too');
+		$answer, 'standby: the answer is the same in REPEATABLE READ');
 }
 is( $on->safe_psql('postgres', q{
 		SELECT string_agg(format('%s %s %s', owner, state, position), ', ' ORDER BY position)
 		FROM leaselock.lease_tickets WHERE name = 'served'}),
-	'served 0 waiting 1, served 1 waiting 2, worker held ', 'standby: who waits inside the primary waits');
+	'served 0 waiting 1, served 1 waiting 2, worker held ', 'standby: waiters inside the primary are shown');
 is( $on->safe_psql('postgres', q{SELECT waiters FROM leaselock.lease_peek('served')}),
-	'2', 'standby: and is counted');
+	'2', 'standby: these waiters are counted');
 is( $on->safe_psql('postgres', q{
 		LOAD 'leaselock'; SET leaselock.clock_offset = '301 s';
 		SELECT count(*) FROM leaselock.lease_tickets WHERE name = 'served'}),
-	'0', 'standby: until its wait is over');
+	'0', 'standby: these waiters are shown until their wait is over');
 is( $on->safe_psql('postgres',
 		q{SELECT remaining_ms BETWEEN 1 AND 300000 FROM leaselock.lease_peek('held')}),
-	't', 'standby: time goes on');
+	't', 'standby: the remaining time is shown');
 is( $on->safe_psql('postgres', q{SET ROLE stranger;
 		SELECT count(*) FROM leaselock.lease_status WHERE scope = 'registered'}),
 	'0', 'standby: a registered scope is closed');
@@ -194,7 +197,7 @@ $primary->safe_psql('postgres', "SELECT leaselock.lease_release('$ticket')");
 $primary->wait_for_catchup($on);
 is($on->safe_psql('postgres',
 		q{SELECT owner FROM leaselock.lease_peek('held')}),
-	'waiter', 'standby: it follows');
+	'waiter', 'standby: it follows the primary');
 $primary->safe_psql('postgres', q{
 	SELECT pg_cancel_backend(waiter_pid) FROM leaselock.tickets WHERE name = 'served' AND place IS NOT NULL});
 is(awaited($_), '57014', 'a waiter is cancelled') foreach @served;
@@ -204,11 +207,11 @@ is( $on->safe_psql('postgres', q{SELECT waiters FROM leaselock.lease_peek('serve
 	'0', 'standby: nobody waits any more');
 
 # ---------------------------------------------------------------------
-# The standbys lose the connection, and the primary goes on
+# The standbys lose the connection, and the primary continues
 # ---------------------------------------------------------------------
 
-# The third has seen nothing of what follows at all, the second up to here, the
-# first some more.
+# The third standby has seen nothing of what follows, the second everything up
+# to here, and the first some more.
 sub cut_off
 {
 	my ($node) = @_;
@@ -229,8 +232,8 @@ grants_on($primary, 3, @locks);
 $primary->wait_for_catchup($standby{first});
 cut_off($standby{first});
 
-# the last grants are lost to all of them: of locks that they know, of one whose
-# row is pruned on the primary, and of new ones
+# all of them lose the last grants: of locks that they know, of a lock whose
+# row is pruned on the primary, and of new locks
 my $target_lsn = $primary->safe_psql('postgres',
 	q{SELECT pg_switch_wal(); SELECT pg_current_wal_lsn()}) =~ s/.*\n//r;
 grants_on($primary, 20, @locks);
@@ -256,12 +259,13 @@ cmp_ok(
 	'<', $newest{lost}, 'the standby has lost grants');
 is( $first->safe_psql('postgres',
 		"SELECT leaselock.fence_check('lost', $lost{lost}, allow_lapsed => true)"),
-	'f', 'promoted: it knows nothing of them');
+	'f', 'promoted: the standby knows nothing of them');
 grows($first, $_, 'promoted') foreach @locks, $pruned, 'new', 'newer';
 grows($first, $_, 'promoted, after a fence_bump') foreach @bumped;
 is(timeline($first), 2, 'promoted: timeline 2');
 
-# the old primary is alive and grants, both go on, and the new one's are above
+# the old primary is alive and grants; both continue, and the new one's fences
+# are above
 foreach my $round (1 .. 5)
 {
 	my %new = %newest;
@@ -270,15 +274,15 @@ foreach my $round (1 .. 5)
 	{
 		my $old = grant($primary, $name);
 
-		cmp_ok($old, '>', $lost{$name}, "the old primary goes on: $name");
+		cmp_ok($old, '>', $lost{$name}, "the old primary keeps granting: $name");
 		cmp_ok($old, '<', $new{$name},
-			"its fence is below the new one's: $name");
+			"its fence is below the new primary's: $name");
 		$lost{$name} = $old;
 	}
 	grows($first, $_, "beside the old primary, $round") foreach @locks, $pruned;
 }
 
-# whoever has a fence of the old primary writes nothing on the new one
+# a holder of a fence of the old primary writes nothing on the new one
 foreach my $name (@locks, $pruned, 'new')
 {
 	is( node_outcome($first, qq{
@@ -289,15 +293,15 @@ foreach my $name (@locks, $pruned, 'new')
 		'LS001', "a fence of the old primary is stale: $name");
 }
 is($first->safe_psql('postgres', 'SELECT count(*) FROM written'),
-	'0', 'and nothing is written');
+	'0', 'nothing is written');
 
-# what was replicated is as it was
+# what was replicated is unchanged
 is( $first->safe_psql('postgres',
 		"SELECT state, owner FROM leaselock.lease_get('$waiting')"),
 	'held|waiter', 'a ticket that was replicated is still held');
 is( $first->safe_psql('postgres',
 		"SELECT state FROM leaselock.lease_renew('$waiting')"),
-	'held', 'and can be renewed');
+	'held', 'the ticket can be renewed');
 is(node_outcome($first, q{SET ROLE stranger; SELECT leaselock.lease_acquire('x', 'y', scope => 'registered')}),
 	'42501', 'a registered scope is closed');
 my $session = $first->background_psql('postgres', on_error_stop => 0);
@@ -315,7 +319,7 @@ $first->wait_for_catchup($cascade);
 cut_off($cascade);
 grants_on($first, 20, @locks, $pruned);
 
-# it is connected over the promotion, and so is a session
+# it stays connected through the promotion, and so does a session
 my $over = $cascade->background_psql('postgres', on_error_stop => 0);
 $over->query_safe(q{SELECT count(*) FROM leaselock.lease_status});
 promote_standby($cascade);
@@ -325,7 +329,7 @@ my $held_over = $over->query_safe(q{
 	END $$;
 	SELECT leaselock.try_lock('lost', 'session', '1 h')});
 cmp_ok($held_over, '>', $newest{lost},
-	'promoted twice: the fence grows in a session that was there before');
+	'promoted twice: the fence grows in a session that was open before');
 $newest{lost} = $held_over;
 $over->quit;
 grows($cascade, $_, 'promoted twice') foreach @locks, $pruned, 'new', 'newer';
@@ -336,20 +340,20 @@ foreach my $round (1 .. 3)
 	foreach my $name (@locks)
 	{
 		cmp_ok(grant($primary, $name), '<', $third{$name},
-			"the first primary stays below: $name");
+			"the fence of the first primary stays below: $name");
 		cmp_ok(grant($first, $name), '<', $third{$name},
-			"the second primary stays below: $name");
+			"the fence of the second primary stays below: $name");
 	}
 	grows($cascade, $_, "beside both, $round") foreach @locks;
 }
 $cascade->stop;
 
 # ---------------------------------------------------------------------
-# A standby that never saw timeline 2: it follows it after all, cascading
+# A standby that has not seen timeline 2, and follows it after all, cascading
 # ---------------------------------------------------------------------
 
-# The second standby of the first primary is pointed to the new one, and then
-# loses the last of its grants.
+# The second standby of the first primary is pointed to the new primary, and
+# then loses the last grants of that.
 my $second = $standby{second};
 $second->enable_streaming($first);
 $second->append_conf('postgresql.conf', "recovery_target_timeline = 'latest'");
@@ -359,20 +363,20 @@ cut_off($second);
 grants_on($first, 10, @locks);
 promote_standby($second);
 my %above = map { $_ => grant($second, $_) } @locks;
-cmp_ok($above{$_}, '>', grant($first, $_), "a re-pointed standby is above: $_")
+cmp_ok($above{$_}, '>', grant($first, $_), "the fence of a re-pointed standby is above: $_")
   foreach @locks;
 cmp_ok(grant($second, $_), '>', grant($primary, $_),
-	"and above the first primary: $_") foreach @locks;
+	"its fence is above that of the first primary: $_") foreach @locks;
 $second->stop;
 $session->quit;
 
-# The third, which has seen nothing of timeline 2 and cannot know of it: it makes
-# one of that number as well, and the clock alone puts it above what was given
-# before it was promoted.
+# The third standby has seen nothing of timeline 2 and cannot know about it.
+# It makes a timeline of that number, too, and the clock alone puts its fences
+# above those given before it was promoted.
 my $third = $standby{third};
 my %given = map { $_ => grant($first, $_) } @locks;
 promote_standby($third);
-is(timeline($third), 2, 'a standby that never saw timeline 2 makes one');
+is(timeline($third), 2, 'a standby that never saw timeline 2 makes its own');
 cmp_ok(grant($third, $_), '>', $given{$_},
 	"its fences are above those given before: $_") foreach @locks;
 $third->stop;
@@ -404,7 +408,7 @@ $in_time->poll_query_until('postgres', 'SELECT NOT pg_is_in_recovery()')
 cmp_ok(
 	$in_time->safe_psql('postgres',
 		q{SELECT fence FROM leaselock.lease_peek('lost')}),
-	'<', $newest{lost}, 'point in time: the last grants are not there');
+	'<', $newest{lost}, 'point in time: the last grants are lost');
 cmp_ok(timeline($in_time), '>', 1, 'point in time: a new timeline');
 my %first_of = map { $_ => grant($in_time, $_) } @locks, $pruned, 'new';
 foreach my $name (sort keys %first_of)
@@ -412,7 +416,7 @@ foreach my $name (sort keys %first_of)
 	cmp_ok($first_of{$name}, '>', $newest{$name},
 		"point in time: the fence of $name grows");
 	cmp_ok($first_of{$name}, '>', grant($primary, $name),
-		"point in time: above what the old server still gives: $name");
+		"point in time: it is above what the old server still gives: $name");
 }
 
 # ---------------------------------------------------------------------

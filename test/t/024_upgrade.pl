@@ -1,9 +1,9 @@
-# pg_upgrade: the leases and tickets of before live on, and fences grow, although
-# the new cluster begins at timeline 1; and whoever operated still does, also
-# where the roles that installed the extension are gone.  Within one major
-# always; from an older major where OLD_PG_CONFIG names its pg_config, which is
-# then no server to be skipped, or where one is installed beside this one, with
-# leaselock built for it.
+# pg_upgrade: the existing leases and tickets live on, and fences grow,
+# although the new cluster begins at timeline 1.  Whoever operated the
+# extension still does, even where the roles that installed it are gone.  The
+# same major is always tested.  An older major is tested where OLD_PG_CONFIG
+# names its pg_config (which must then not be skipped), or where one is
+# installed beside this one, with leaselock built for it.
 
 use strict;
 use warnings FATAL => 'all';
@@ -33,7 +33,7 @@ sub major
 }
 
 # ---------------------------------------------------------------------
-# Which servers are at hand
+# Which servers are available
 # ---------------------------------------------------------------------
 
 # the programs of the server under test come first in PATH
@@ -44,7 +44,7 @@ my $new_major = major("$new_bin/pg_config");
 my @old = ({ what => 'the same major', bin => $new_bin });
 my %skipped;
 
-# unfit(SERVER, REASON): it cannot be upgraded from
+# unfit(SERVER, REASON): the server cannot be upgraded from
 sub unfit
 {
 	my ($server, $reason) = @_;
@@ -128,16 +128,16 @@ sub check_operators
 	my ($node, $what, $database, $fence) = @_;
 
 	is(as($node, 'operator', $database, "SELECT leaselock.lease_break('broken', $fence)"),
-		't', "$what: $database, an operator breaks");
+		't', "$what: $database, an operator breaks a grant");
 	is( as($node, 'newo', $database, q{
 			SELECT leaselock.lease_scope_create('brief', 'team');
 			SELECT leaselock.lease_scope_drop('brief');
 			SELECT leaselock.lease_prune() IS NOT NULL, leaselock.lease_break('broken', 1)}),
 		"\nt\nt|f", "$what: $database, the owner operates");
 	is(as($node, 'newo', $database, "SELECT leaselock.fence_bump() > $fence"),
-		't', "$what: $database, and raises the floor");
+		't', "$what: $database, the owner raises the floor");
 	is(as($node, 'operator', $database, 'SELECT leaselock.fence_bump()'),
-		'42501', "$what: $database, the operator may do what was granted, no more");
+		'42501', "$what: $database, the operator may do what was granted, and no more");
 	is(as($node, 'stranger', $database, q{SELECT leaselock.lease_break('broken', 1)}),
 		'42501', "$what: $database, others may not");
 	is(as($node, 'stranger', $database, q{SELECT leaselock.try_lock('x', 'y', '1 s', 'registered')}),
@@ -145,7 +145,7 @@ sub check_operators
 	is(as($node, $_, $database, 'SELECT count(*) > 0 FROM leaselock.locks'),
 		't', "$what: $database, $_ reads what was granted") foreach qw(operator newo);
 	is(as($node, 'newo', $database, 'UPDATE leaselock.locks SET fence = 1'),
-		'42501', "$what: $database, and writes nothing");
+		'42501', "$what: $database, the owner cannot write");
 	return;
 }
 
@@ -161,10 +161,10 @@ foreach my $old_server (@old)
 	my $old = PostgreSQL::Test::Cluster->new("old$serial",
 		$same ? () : (install_path => dirname($old_server->{bin})));
 	$old->init(allows_streaming => 1);
-	# (a polling waiter is not to be timed out by a slow pg_upgrade)
+	# (a slow pg_upgrade must not time out a polling waiter)
 	$old->append_conf('postgresql.conf', "autovacuum = off\nlog_statement = none
 leaselock.waiter_timeout = '5min'");
-	# (what the test library of 18 sets, older servers do not know)
+	# (older servers do not know what the test library of 18 sets)
 	$old->adjust_conf('postgresql.conf', 'autovacuum_worker_slots', undef)
 	  if $new_major >= 18;
 	$old->start;
@@ -182,8 +182,8 @@ leaselock.waiter_timeout = '5min'");
 
 	install_and_leave($old);
 
-	# a timeline ahead, as after failovers: the new cluster begins at 1 again,
-	# 64 s behind for each
+	# a higher timeline, as after failovers: the new cluster begins at 1 again,
+	# 64 s behind for each timeline
 	$old->stop;
 	foreach my $promotion (1, 2)
 	{
@@ -216,7 +216,7 @@ leaselock.waiter_timeout = '5min'");
 		SELECT leaselock.try_lock('released', 'worker', '1 h');
 		SELECT FROM leaselock.release_lock('released', 'worker')}) =~ s/\n.*//sr;
 
-	# one that was pruned, so that the floor remembers it
+	# one lock that was pruned, so that the floor remembers it
 	$fence{pruned} = $old->safe_psql('postgres',
 		q{SELECT leaselock.try_lock('pruned', 'worker', '1 s')});
 	$old->poll_query_until('postgres', q{
@@ -224,7 +224,7 @@ leaselock.waiter_timeout = '5min'");
 			NOT EXISTS (SELECT FROM leaselock.locks WHERE name = 'pruned')})
 	  or die 'not pruned';
 
-	# what others operate on
+	# what the other roles operate on
 	my %to_break;
 	foreach my $database (sort keys %installed_by)
 	{
@@ -245,7 +245,7 @@ leaselock.waiter_timeout = '5min'");
 	my $checksums = $old->safe_psql('postgres', 'SHOW data_checksums');
 	$old->stop;
 
-	# (from 18 on, initdb's default is another)
+	# (from 18 on, the default of initdb is different)
 	my $new = PostgreSQL::Test::Cluster->new("new$serial");
 	$new->init(extra => [
 			$checksums eq 'on' ? '--data-checksums'
@@ -267,21 +267,21 @@ log_line_prefix = '%m [%p] %e %q%a '");
 	chdir '/';
 	$new->start;
 
-	# the leases of before are live
+	# the existing leases are live
 	is($new->safe_psql('postgres', 'SELECT id FROM leaselock.installation'),
 		$before{home}, "$what: it is the same installation");
-	is($new->safe_psql('postgres', $status), $before{status}, "$what: the status");
-	is($new->safe_psql('postgres', $tickets), $before{tickets}, "$what: the tickets");
+	is($new->safe_psql('postgres', $status), $before{status}, "$what: the status is unchanged");
+	is($new->safe_psql('postgres', $tickets), $before{tickets}, "$what: the tickets are unchanged");
 	is( $new->safe_psql('postgres',
 			"SELECT state, fence FROM leaselock.lease_get('$ticket')"),
 		"held|$fence{ticket}", "$what: the ticket is held");
 	is( $new->safe_psql('postgres',
 			"SELECT state FROM leaselock.lease_renew('$ticket', '300 s')"),
-		'held', "$what: and can be renewed");
+		'held', "$what: the ticket can be renewed");
 	is( $new->safe_psql('postgres', qq{
 			SELECT leaselock.fence_check('ticket', $fence{ticket}),
 				leaselock.fence_check('named', $fence{named})}),
-		't|t', "$what: the fences are good");
+		't|t', "$what: the fences are current");
 	is( $new->safe_psql('postgres', q{
 			SELECT ticket FROM leaselock.lease_acquire('ticket', 'worker',
 				request_id => '00000000-0000-0000-0000-000000000003')}),
@@ -291,18 +291,18 @@ log_line_prefix = '%m [%p] %e %q%a '");
 		't', "$what: the named hold keeps others out");
 	is( $new->safe_psql('postgres', "BEGIN ISOLATION LEVEL SERIALIZABLE;
 			SELECT leaselock.fence_check('ticket', $fence{ticket}); COMMIT"),
-		't', "$what: an older grant than the snapshot, also by its transaction id");
+		't', "$what: the grant is older than the snapshot, also by its transaction id");
 	is(node_outcome($new, "INSERT INTO guarded VALUES ($fence{ticket})"),
 		'', "$what: a guarded row is written");
 	is(node_outcome($new, "INSERT INTO checked VALUES ($fence{ticket})"),
-		'', "$what: so is a checked one");
+		'', "$what: a checked row is written");
 	is($new->safe_psql('postgres', 'SELECT count(*) FROM guarded, checked'),
 		'16', "$what: the rows are there");
 	is( node_outcome($new, q{SET ROLE stranger;
 			SELECT leaselock.lease_acquire('x', 'y', scope => 'registered')}),
 		'42501', "$what: the registered scope is closed");
 
-	# the queue goes on
+	# the queue moves on
 	is( $new->safe_psql('postgres',
 			"SELECT state FROM leaselock.lease_release('$ticket')"),
 		'released', "$what: the ticket is released");
@@ -311,7 +311,7 @@ log_line_prefix = '%m [%p] %e %q%a '");
 	is($state, 'held', "$what: the waiter has its turn");
 	cmp_ok($promoted, '>', $fence{ticket}, "$what: its fence grows");
 	is(node_outcome($new, "INSERT INTO guarded VALUES ($fence{ticket})"),
-		'LS001', "$what: the fence of before is stale");
+		'LS001', "$what: the old fence is stale");
 
 	# fences grow, though the timeline is 1 again
 	is(substr($new->safe_psql('postgres',
@@ -327,7 +327,7 @@ log_line_prefix = '%m [%p] %e %q%a '");
 	}
 	cmp_ok(
 		$new->safe_psql('postgres', 'SELECT leaselock.fence_bump()'),
-		'>', $promoted, "$what: and the floor can be raised");
+		'>', $promoted, "$what: the floor can be raised");
 
 	check_operators($new, $what, $_, $to_break{$_}) foreach sort keys %installed_by;
 
@@ -339,7 +339,7 @@ log_line_prefix = '%m [%p] %e %q%a '");
 SKIP:
 {
 	skip join('; ', map { "$_: $skipped{$_}" } sort keys %skipped), 1 if %skipped;
-	ok(1, 'another major was at hand');
+	ok(1, 'another major was available');
 }
 
 done_testing();

@@ -1,5 +1,6 @@
-# PREPARE TRANSACTION verifies what the transaction has checked, and from then
-# on a taker waits for its end, also over a restart of the server.
+# PREPARE TRANSACTION verifies the fences that the transaction has checked.
+# From then on a taker waits for the end of the transaction, also across a
+# restart of the server.
 
 use strict;
 use warnings FATAL => 'all';
@@ -24,7 +25,7 @@ sub value
 	return $node->safe_psql('postgres', $sql);
 }
 
-# The same when the lease has run out
+# The same after the lease has run out
 sub later
 {
 	my ($sql) = @_;
@@ -106,17 +107,17 @@ foreach my $end (sort { ($a =~ /^dropped/) <=> ($b =~ /^dropped/) || $a cmp $b }
 value(q{CREATE TRIGGER guard BEFORE INSERT OR UPDATE ON written FOR EACH ROW
 	EXECUTE FUNCTION leaselock.fence_guard('columns', 'fence', 'lock')});
 
-# a lapse alone does not fail it
+# a lapse alone does not make it fail
 my ($ticket, $fence) = acquire('lapsed');
 outcome($main, q{LOAD 'leaselock'; BEGIN});
 is(outcome($main, "SELECT leaselock.fence_check('lapsed', $fence)"),
 	't', 'lapsed: the check passes');
 outcome($main, q{SET LOCAL leaselock.clock_offset = '61 s'});
 is(later("SELECT state FROM leaselock.lease_get('$ticket')"),
-	'expired', 'lapsed: the lapse is settled');
+	'expired', 'lapsed: the lapse is recorded');
 is(outcome($main, q{PREPARE TRANSACTION 'lapsed'}),
-	'', 'lapsed: PREPARE TRANSACTION does not mind');
-is(outcome($main, q{COMMIT PREPARED 'lapsed'}), '', 'lapsed: nor COMMIT PREPARED');
+	'', 'lapsed: PREPARE TRANSACTION succeeds');
+is(outcome($main, q{COMMIT PREPARED 'lapsed'}), '', 'lapsed: COMMIT PREPARED succeeds');
 
 # leases that the transaction changed
 foreach my $change (
@@ -137,24 +138,24 @@ foreach my $change (
 outcome($main, 'BEGIN');
 outcome($main, 'SAVEPOINT s');
 is(outcome($main, q{SELECT state FROM leaselock.lease_acquire('undone', 'worker')}),
-	'held', 'a savepoint acquires');
+	'held', 'a lock is acquired in a savepoint');
 outcome($main, 'ROLLBACK TO s');
 is(outcome($main, q{PREPARE TRANSACTION 'undone'}),
-	'', 'undone with its savepoint: prepared');
-is(outcome($main, q{ROLLBACK PREPARED 'undone'}), '', 'and rolled back');
+	'', 'rolled back with its savepoint: prepared');
+is(outcome($main, q{ROLLBACK PREPARED 'undone'}), '', 'the prepared transaction is rolled back');
 outcome($main, 'BEGIN; SAVEPOINT a; SAVEPOINT s');
 is(outcome($main, q{SELECT state FROM leaselock.lease_acquire('undone', 'worker')}),
-	'held', 'a savepoint in another acquires');
+	'held', 'a lock is acquired in a nested savepoint');
 outcome($main, 'RELEASE s; ROLLBACK TO a');
 is(outcome($main, q{PREPARE TRANSACTION 'undone'}),
-	'', 'undone with the outer one: prepared');
-is(outcome($main, q{ROLLBACK PREPARED 'undone'}), '', 'and rolled back');
+	'', 'rolled back with the outer savepoint: prepared');
+is(outcome($main, q{ROLLBACK PREPARED 'undone'}), '', 'the prepared transaction is rolled back');
 outcome($main, 'BEGIN; SAVEPOINT a; SAVEPOINT s');
 is(outcome($main, q{SELECT state FROM leaselock.lease_acquire('undone', 'worker')}),
-	'held', 'a savepoint in another acquires');
+	'held', 'a lock is acquired in a nested savepoint');
 outcome($main, 'RELEASE s');
 is(outcome($main, q{PREPARE TRANSACTION 'undone'}),
-	'0A000', 'and is released: refused');
+	'0A000', 'the nested savepoint is released: refused');
 
 # a transaction-wide snapshot
 ($ticket, $fence) = acquire('serializable');
@@ -163,13 +164,13 @@ outcome($main, "INSERT INTO written VALUES ('serializable', $fence)");
 value("SELECT FROM leaselock.lease_renew('$ticket')");
 is(outcome($main, q{PREPARE TRANSACTION 'serializable'}),
 	'', 'serializable, renewed meanwhile: prepared');
-is(outcome($main, q{COMMIT PREPARED 'serializable'}), '', 'and committed');
+is(outcome($main, q{COMMIT PREPARED 'serializable'}), '', 'serializable, renewed: committed');
 
 # ---------------------------------------------------------------------
 # Prepared: a taker waits for its end, the holder does not
 # ---------------------------------------------------------------------
 
-# What holds while a transaction is prepared whose lease has run out
+# What is true while a transaction is prepared whose lease has run out
 sub check_prepared
 {
 	my ($name, $fence, $what) = @_;
@@ -177,11 +178,11 @@ sub check_prepared
 	my $start = time;
 	is(later(sprintf $takeover, $name), 'contended', "$what: no takeover");
 	is( later("SELECT leaselock.try_lock('$name', 'taker', '1 h') IS NULL"),
-		't', "$what: nor with a named hold");
+		't', "$what: no takeover by a named hold");
 	# generous, for a busy machine; the connections count as well
-	cmp_ok(time - $start, '<', 1.5, "$what: that is answered at once");
+	cmp_ok(time - $start, '<', 1.5, "$what: both answers come at once");
 	is( later("SELECT fence, owner, lapsed FROM leaselock.lease_peek('$name')"),
-		"$fence|holder|t", "$what: the lapsed grant is there");
+		"$fence|holder|t", "$what: the lapsed grant is still there");
 	return;
 }
 
@@ -190,34 +191,35 @@ foreach my $end ('COMMIT', 'ROLLBACK')
 	my $name = lc $end;
 	($ticket, $fence) = prepare($name);
 
-	# the holder goes on: renews, checks, commits, acquires once more
+	# the holder continues: renews, checks, commits, acquires once more
 	is(value("SELECT state FROM leaselock.lease_renew('$ticket')"),
 		'held', "$name: the holder renews");
 	is( value("BEGIN; SELECT leaselock.fence_check('$name', $fence); COMMIT"),
-		't', "$name: and commits fenced");
+		't', "$name: the holder commits under the fence");
 	my $again = value(
 		"SELECT ticket FROM leaselock.lease_acquire('$name', 'holder')");
 	is(value("SELECT depth FROM leaselock.lease_get('$again')"),
-		'2', "$name: and is let in again");
+		'2', "$name: the holder acquires again");
 	is(value("SELECT state FROM leaselock.lease_release('$again')"),
-		'released', "$name: and gives that back");
+		'released', "$name: the second ticket is released");
 
-	# the end of the grant is a change that has to wait
+	# a change that ends the grant has to wait
 	outcome($taker, q{LOAD 'leaselock'; SET leaselock.lock_timeout = '300 ms'});
 	is(outcome($taker, "SELECT state FROM leaselock.lease_release('$ticket')"),
-		'55P03', "$name: the release waits for it, not for ever");
+		'55P03', "$name: the release waits for it, but not for ever");
 	is(outcome($taker, "SELECT leaselock.lease_break('$name', $fence)"),
-		'55P03', "$name: so does the break");
+		'55P03', "$name: the break waits, too");
 	outcome($taker, 'RESET leaselock.lock_timeout');
 
 	check_prepared($name, $fence, $name);
 	cmp_ok(
 		later(q{SELECT leaselock.lease_prune('0 s')}), '>=', 0,
-		"$name: prune passes it by");
+		"$name: prune skips it");
 	is( value("SELECT fence FROM leaselock.lease_peek('$name')"),
-		$fence, "$name: and leaves it there");
+		$fence, "$name: the lock is still there");
 
-	# a taker that waits is queued, and has its turn when the end comes
+	# a waiting taker is queued, and has its turn when the prepared transaction
+	# ends
 	outcome($taker, q{SET leaselock.clock_offset = '61 s'});
 	begin($taker, "CALL leaselock.lease_acquire_wait('$name', 'taker', wait => '100 s')");
 	ok( $node->poll_query_until('postgres', qq{
@@ -225,30 +227,30 @@ foreach my $end ('COMMIT', 'ROLLBACK')
 			WHERE name = '$name' AND waiter_pid IS NOT NULL}),
 		"$name: a taker waits");
 	is(later(qq{SELECT waiters FROM leaselock.lease_peek('$name')}),
-		'1', "$name: and is queued");
+		'1', "$name: the taker is queued");
 	value("$end PREPARED '$name'");
 	my $start = time;
 	like(awaited($taker), qr/\|held\|/, "$name: it has its turn after $end PREPARED");
-	# a second at the very worst, and some for a busy machine
-	cmp_ok(time - $start, '<', 2.5, "$name: soon");
+	# a second at the very worst, plus some for a busy machine
+	cmp_ok(time - $start, '<', 2.5, "$name: the turn comes soon");
 	is(written($name), $end eq 'COMMIT' ? '1' : '0', "$name: what was written");
 	cmp_ok(later("SELECT fence FROM leaselock.lease_peek('$name')"),
 		'>', $fence, "$name: the fence has grown");
 	is( later("SELECT leaselock.fence_check('$name', $fence, allow_lapsed => true)"),
-		'f', "$name: the old one is stale");
+		'f', "$name: the old fence is stale");
 	outcome($taker, 'RESET leaselock.clock_offset');
 }
 
-# a poller: queued, and held at its first look after the end
+# a poller is queued, and holds the lock at its first poll after the end
 ($ticket, $fence) = prepare('polled');
 my $poll = later(q{SELECT ticket FROM
 	leaselock.lease_acquire('polled', 'taker', wait => '100 s')});
 isnt($poll, '', 'polled: a taker is queued');
 is(later("SELECT state, position FROM leaselock.lease_get('$poll')"),
-	'waiting|1', 'polled: and waits');
+	'waiting|1', 'polled: the taker waits');
 value(q{COMMIT PREPARED 'polled'});
 is(later("SELECT state FROM leaselock.lease_get('$poll')"),
-	'held', 'polled: until the end');
+	'held', 'polled: the taker holds the lock after the end');
 
 # ---------------------------------------------------------------------
 # Restart
@@ -275,7 +277,7 @@ is(written('over a crash'), '1', 'after a crash: committed');
 is(later(sprintf $takeover, 'over a crash'),
 	'held', 'after a crash: the lock can be taken over');
 
-# an orphan is visible as what it is, and whoever ends it frees the lock
+# an orphan is visible for what it is, and whoever ends it frees the lock
 check_prepared('orphan', $fence{orphan}, 'orphan');
 is( value(q{SELECT count(*) FROM pg_locks
 		WHERE locktype = 'advisory' AND pid IS NULL AND objsubid = x'4C4C'::int}),
@@ -283,9 +285,9 @@ is( value(q{SELECT count(*) FROM pg_locks
 value(q{ROLLBACK PREPARED 'orphan'});
 is(written('orphan'), '0', 'orphan: rolled back');
 is(later(sprintf $takeover, 'orphan'), 'held', 'orphan: the lock can be taken over');
-is(value('SELECT count(*) FROM pg_prepared_xacts'), '0', 'nothing is left');
+is(value('SELECT count(*) FROM pg_prepared_xacts'), '0', 'no prepared transaction is left');
 is(value(q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'}),
-	'0', 'no lock either');
+	'0', 'no lock is left');
 
 # ---------------------------------------------------------------------
 

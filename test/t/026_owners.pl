@@ -1,6 +1,6 @@
-# Operation belongs to whoever owns the database now, and privileges to nobody
-# else: through changes of owner, dropped roles, dumps, and whatever default
-# privileges the installing role had.
+# Whoever owns the database now may operate the extension, and nobody else has
+# privileges: through changes of owner, dropped roles, dumps, and whatever
+# default privileges the installing role had.
 
 use strict;
 use warnings FATAL => 'all';
@@ -26,11 +26,11 @@ sub as
 }
 
 # ---------------------------------------------------------------------
-# What may be looked at
+# What the tests check
 # ---------------------------------------------------------------------
 
-# Every privilege in the schema that is not the bootstrap superuser's own, a
-# line for each that it is given to
+# Every privilege in the schema that is not the bootstrap superuser's own, one
+# line for each grantee
 my $privileges = q{
 	SELECT kind, grantee, string_agg(DISTINCT privilege || CASE WHEN is_grantable
 			THEN '*' ELSE '' END, ' ' ORDER BY privilege || CASE WHEN is_grantable
@@ -91,8 +91,8 @@ sub check_privileges
 	is($node->safe_psql($database, $privileges), $expected // $closed,
 		"$database: who has which privilege");
 	like($node->safe_psql($database, $public), qr/^(\d+)\|\1$/,
-		"$database: everybody may work");
-	is($node->safe_psql($database, $others), '', "$database: all of it belongs to one superuser");
+		"$database: everybody may call the functions for workers");
+	is($node->safe_psql($database, $others), '', "$database: everything belongs to one superuser");
 	return;
 }
 
@@ -104,13 +104,13 @@ sub check_operates
 		q{SELECT fence FROM leaselock.lease_acquire('operated', gen_random_uuid()::text)});
 
 	is(as($role, $database, "SELECT leaselock.lease_break('operated', $fence)"),
-		't', "$database: $role breaks");
+		't', "$database: $role breaks a grant");
 	is(as($role, $database, 'SELECT leaselock.lease_prune() IS NOT NULL'), 't', "$database: $role prunes");
 	is(as($role, $database, q{SELECT leaselock.lease_scope_create('brief', 'team')}),
 		'', "$database: $role registers a scope");
 	is(as($role, $database, q{SELECT leaselock.lease_scope_drop('brief')}),
 		't', "$database: $role opens a scope");
-	is(as($role, $database, "SELECT leaselock.fence_bump() > $fence"), 't', "$database: $role bumps");
+	is(as($role, $database, "SELECT leaselock.fence_bump() > $fence"), 't', "$database: $role raises the floor");
 	$node->command_ok([ 'pg_dump', '-U', $role, '-f', "$folder/by_$role.sql", $database ],
 		"$database: $role dumps");
 	return;
@@ -120,17 +120,18 @@ sub check_operates_not
 {
 	my ($role, $database) = @_;
 
-	is(as($role, $database, "SELECT leaselock.$_"), '42501', "$database: $role does not operate: $_")
+	is(as($role, $database, "SELECT leaselock.$_"), '42501', "$database: $role cannot operate: $_")
 	  foreach q{lease_break('x', 1)}, 'lease_prune()', q{lease_scope_create('x', 'team')},
 	  q{lease_scope_drop('registered')}, 'fence_bump()';
-	is(as($role, $database, "SELECT count(*) FROM leaselock.$_"), '42501', "$database: nor read $_")
+	is(as($role, $database, "SELECT count(*) FROM leaselock.$_"), '42501',
+		"$database: $role cannot read $_")
 	  foreach qw(locks floor scopes);
-	is(as($role, $database, 'INSERT INTO leaselock.floor VALUES (1, 0)'), '42501', "$database: nor write");
+	is(as($role, $database, 'INSERT INTO leaselock.floor VALUES (1, 0)'), '42501', "$database: $role cannot write");
 	return;
 }
 
-# use(DATABASE): a registered scope, a lock that is held, one that is free, and
-# a floor; returns the greatest fence
+# use_it(DATABASE): a registered scope, a lock that is held, one that is free,
+# and a floor; returns the greatest fence
 sub use_it
 {
 	my ($database) = @_;
@@ -159,11 +160,12 @@ sub check_restored
 	is(as('stranger', $database, q{SELECT leaselock.try_lock('x', 'y', '1 s', 'registered')}),
 		'42501', "$database: the registered scope is closed");
 	is(as('member', $database, q{SELECT leaselock.try_lock('x', 'y', '1 s', 'registered') IS NOT NULL}),
-		't', "$database: and its team's");
+		't', "$database: the registered scope is open to its team");
 	return;
 }
 
-# copy_database(FROM, TO, BY, OPTIONS): pg_dump -Fc, then pg_restore -e by that role
+# copy_database(FROM, TO, BY, OPTIONS): pg_dump -Fc, then pg_restore -e by that
+# role
 sub copy_database
 {
 	my ($from, $to, $by, @options) = @_;
@@ -179,7 +181,7 @@ $node->safe_psql('postgres', q{
 	CREATE ROLE team; CREATE ROLE member LOGIN IN ROLE team; CREATE ROLE stranger LOGIN});
 
 # ---------------------------------------------------------------------
-# Default privileges give nothing
+# Default privileges grant nothing
 # ---------------------------------------------------------------------
 
 $node->safe_psql('postgres', q{
@@ -224,12 +226,12 @@ is(as('stranger', 'hardened', q{SELECT leaselock.try_lock('x', 'y', '1 s')}),
 	'42501', 'hardened: functions closed by default stay closed');
 check_operates('dbo', 'hardened');
 
-# without the language that the install script takes them away in
+# without the language that the install script uses to revoke them
 $node->safe_psql('postgres', 'CREATE DATABASE speechless OWNER dbo');
 $node->safe_psql('speechless', 'DROP EXTENSION plpgsql');
-is(as('dbo', 'speechless', 'CREATE EXTENSION leaselock'), '42704', 'speechless: not without plpgsql');
+is(as('dbo', 'speechless', 'CREATE EXTENSION leaselock'), '42704', 'speechless: plpgsql is needed');
 is(as('dbo', 'speechless', 'CREATE EXTENSION plpgsql; CREATE EXTENSION leaselock; DROP EXTENSION plpgsql'),
-	'', 'speechless: which may go again afterwards');
+	'', 'speechless: plpgsql may be dropped afterwards');
 check_operates('dbo', 'speechless');
 
 # ---------------------------------------------------------------------
@@ -238,7 +240,7 @@ check_operates('dbo', 'speechless');
 
 $node->safe_psql('postgres', 'CREATE ROLE newo LOGIN; CREATE ROLE third LOGIN');
 
-# all that a role owns, the database too
+# everything that a role owns, the database included
 $node->safe_psql('postgres', 'CREATE DATABASE app OWNER dbo');
 is(as('dbo', 'app', 'CREATE EXTENSION leaselock'), '', 'app: dbo installs');
 check_operates('dbo', 'app');
@@ -263,14 +265,14 @@ check_operates('third', 'handed');
 $node->safe_psql('postgres', 'REVOKE newo FROM third');
 check_operates_not('third', 'handed');
 
-# who may install in another's database does not operate there
+# a role that may install in another's database does not operate there
 $node->safe_psql('postgres', q{
 	CREATE DATABASE lent OWNER newo; GRANT CREATE ON DATABASE lent TO third});
 is(as('third', 'lent', 'CREATE EXTENSION leaselock'), '', 'lent: installed by a guest');
 check_operates('newo', 'lent');
 check_operates_not('third', 'lent');
 
-# a copy is its own owner's
+# a copy belongs to its own owner
 $node->safe_psql('postgres', 'CREATE DATABASE cloned TEMPLATE handed OWNER third');
 check_operates('third', 'cloned');
 check_operates_not('newo', 'cloned');
@@ -291,8 +293,8 @@ check_restored('by_newo', $fence);
 check_operates('newo', 'by_newo');
 check_privileges($_) foreach qw(by_superuser by_newo);
 
-# a superuser who installed it, with default privileges, all of whose objects
-# are another's now
+# a superuser that installed it, with default privileges; everything that he
+# owned now belongs to another role
 $node->safe_psql('postgres', 'CREATE DATABASE inherited OWNER newo');
 is(as('admin', 'inherited', 'CREATE EXTENSION leaselock'), '', 'inherited: a superuser installs');
 $fence = use_it('inherited');
@@ -320,9 +322,9 @@ is(as('newo', 'app', q{
 		GRANT EXECUTE ON FUNCTION leaselock.lease_prune TO PUBLIC;
 		GRANT SELECT ON leaselock.locks, leaselock.floor, leaselock.scopes TO backup}),
 	'', 'app: newo grants to others');
-is(as('operator', 'app', 'GRANT EXECUTE ON FUNCTION leaselock.lease_break TO deputy'), '', 'app: who grant on');
+is(as('operator', 'app', 'GRANT EXECUTE ON FUNCTION leaselock.lease_break TO deputy'), '', 'app: operator grants on');
 my $granted = $node->safe_psql('app', $privileges);
-isnt($granted, $closed, 'app: that shows');
+isnt($granted, $closed, 'app: the privileges show it');
 
 sub check_granted
 {
@@ -333,7 +335,7 @@ sub check_granted
 	  foreach qw(operator deputy);
 	is(as('stranger', $database, 'SELECT leaselock.lease_prune() IS NOT NULL'), 't', "$database: anybody may prune");
 	is(as('backup', $database, 'SELECT count(*) FROM leaselock.scopes'), '1', "$database: backup reads");
-	is(as('backup', $database, 'INSERT INTO leaselock.floor VALUES (1, 0)'), '42501', "$database: and no more");
+	is(as('backup', $database, 'INSERT INTO leaselock.floor VALUES (1, 0)'), '42501', "$database: backup cannot write");
 	return;
 }
 
@@ -341,20 +343,20 @@ check_granted('app');
 $fence = $node->safe_psql('app', q{SELECT fence FROM leaselock.lease_acquire('last', 'worker')});
 copy_database('app', 'granted', $superuser);
 check_granted('granted');
-# they are the database's, not the former owner's
+# the grants belong to the database's owner, not to the former owner
 $node->safe_psql('postgres', 'ALTER DATABASE app OWNER TO third');
 check_granted('app');
 is(as('third', 'app', q{
 		REVOKE EXECUTE ON FUNCTION leaselock.lease_break FROM operator CASCADE;
 		REVOKE EXECUTE ON FUNCTION leaselock.lease_prune FROM PUBLIC;
 		REVOKE SELECT ON leaselock.locks, leaselock.floor, leaselock.scopes FROM backup}),
-	'', 'app: the next owner takes them back');
+	'', 'app: the next owner revokes them');
 check_privileges('app');
 is(as($_, 'app', q{SELECT leaselock.lease_break('none', 1)}), '42501', "app: $_ may not break")
   foreach qw(operator deputy newo);
 
-# who is no superuser restores without them: pg_dump has them granted by
-# pg_database_owner, which only a superuser can act as
+# A role that is no superuser restores without them: in the dump they are
+# granted by pg_database_owner, and only a superuser can act as that role
 $node->safe_psql('postgres', 'ALTER DATABASE granted OWNER TO newo');
 copy_database('granted', 'granted_by_newo', 'newo', '--no-privileges');
 check_privileges('granted_by_newo');

@@ -1,12 +1,12 @@
-# The tables stay bounded in use, without lease_prune and without autovacuum of
-# ours: one-shot names by the ten thousand, by tickets and by named holds,
-# crashed holders, dead waiters, and sessions that make one call each.
+# The tables stay bounded in use, without lease_prune and without autovacuum:
+# one-shot names by the ten thousand, by tickets and by named holds, crashed
+# holders, dead waiters, and sessions that make one call each.
 #
 # The bound: no table has more than twice as many rows as are live or retained,
-# and the files have stopped growing, once two rounds have been played, which is
-# how long it takes to be rid of what was left by use of another kind.
+# and the files have stopped growing after two rounds, which is how long it
+# takes to remove what another kind of use has left behind.
 #
-# Native only: it plays tens of thousands of calls, and no server version matters to it.
+# Native only: tens of thousands of calls, independent of the server version.
 
 use strict;
 use warnings FATAL => 'all';
@@ -22,7 +22,7 @@ $node->safe_psql('postgres', 'CREATE EXTENSION leaselock');
 my $hours = 0;
 my $round = 0;
 
-# Moves the clock on, beyond leases, waits and the retention of tickets.
+# Moves the clock forward, beyond leases, waits and the retention of tickets.
 sub move_on
 {
 	$hours += 3;
@@ -48,7 +48,7 @@ sub size
 		SELECT pg_total_relation_size('leaselock.locks') + pg_total_relation_size('leaselock.tickets')});
 }
 
-# Plays a script, with new names each round, and looks after each round.
+# Runs a script with new names in each round, and measures after each round.
 # kept: how many rows a round leaves that are live or retained, at most.
 sub bounded
 {
@@ -120,7 +120,7 @@ bounded('one queue', 1000, 4, sub {
 SELECT count(*) FROM leaselock.lease_acquire('one queue', 'w :client_id :step', '60 s', '60 s');
 }); });
 
-# one call a connection
+# one call per connection
 bounded('a call a connection', 400, 4, sub {
 	pgbench('a call a connection', '-C', 200, q{
 \set n random(1, 1000000000)
@@ -139,9 +139,9 @@ SELECT 1 / (leaselock.try_lock('beside :round :client_id :step', 'w', '1 min') >
 });
 }
 is($node->safe_psql('postgres', q{SELECT owner, fence FROM leaselock.lease_peek('kept')}),
-	"w|$fence", 'what is held is not tidied away');
+	"w|$fence", 'what is held is not pruned');
 
-# and lease_prune does it at once
+# and lease_prune removes everything at once
 move_on();
 $node->safe_psql('postgres', q{SELECT leaselock.release_lock('kept', 'w')});
 my ($calls, $removed) = (0, 0);
@@ -153,9 +153,10 @@ while ((my $n = $node->safe_psql('postgres', q{SELECT leaselock.lease_prune('1 h
 	last if $calls > 100;
 }
 is(join('|', rows()), '0|0', "lease_prune removes the rest ($removed rows in $calls calls)");
-is($node->safe_psql('postgres', q{SELECT count(*) FROM leaselock.blockers}), '0', 'and the hints');
+is($node->safe_psql('postgres', q{SELECT count(*) FROM leaselock.blockers}), '0',
+	'lease_prune removes the blockers, too');
 cmp_ok($node->safe_psql('postgres', q{SELECT leaselock.try_lock('kept', 'w', '1 min')}), '>', $fence,
-	'the fences went on');
+	'the fence is greater than before');
 
 $node->stop;
 

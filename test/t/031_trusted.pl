@@ -1,5 +1,6 @@
-# A database owner who is no superuser installs the extension, runs all of it,
-# grants it on, drops it, creates it again, dumps it and restores it.
+# A database owner who is no superuser installs the extension, uses all of it,
+# grants its functions to others, drops it, creates it again, dumps it and
+# restores it.
 
 use strict;
 use warnings FATAL => 'all';
@@ -33,10 +34,10 @@ sub as
 }
 
 is(as('stranger', 'CREATE EXTENSION leaselock'), '42501', 'a stranger cannot install it');
-is(as('dbowner', 'CREATE EXTENSION leaselock'), '', 'the database owner can');
+is(as('dbowner', 'CREATE EXTENSION leaselock'), '', 'the database owner can install it');
 is(as('dbowner', q{SELECT extowner::regrole FROM pg_extension WHERE extname = 'leaselock'}),
-	'dbowner', 'and owns it');
-is($node->safe_psql('owned', q{SELECT rolsuper FROM pg_roles WHERE rolname = 'dbowner'}), 'f', 'he is no superuser');
+	'dbowner', 'the database owner owns it');
+is($node->safe_psql('owned', q{SELECT rolsuper FROM pg_roles WHERE rolname = 'dbowner'}), 'f', 'the database owner is no superuser');
 
 # every administrative function
 is(as('dbowner', q{SELECT leaselock.lease_scope_create('team', 'team')}), '', 'lease_scope_create');
@@ -51,27 +52,28 @@ my $admin = q{leaselock.lease_scope_create(text, name), leaselock.lease_scope_dr
 	leaselock.lease_break(text, bigint, text), leaselock.lease_prune(interval, int), leaselock.fence_bump()};
 foreach my $call ('lease_prune()', 'fence_bump()', q{lease_scope_drop('team')}, q{lease_scope_create('team', 'stranger')}, q{lease_break('job', 1)})
 {
-	is(as('operator', "SELECT leaselock.$call"), '42501', "nobody else: $call");
+	is(as('operator', "SELECT leaselock.$call"), '42501', "nobody else may call $call");
 }
 
-# granted on, all of it, with the option to do so
-is(as('dbowner', "GRANT EXECUTE ON FUNCTION $admin TO operator WITH GRANT OPTION"), '', 'he grants them on');
+# all of it granted to others, with the grant option
+is(as('dbowner', "GRANT EXECUTE ON FUNCTION $admin TO operator WITH GRANT OPTION"), '', 'the owner grants them');
 is(as('operator', 'SELECT leaselock.lease_prune()'), '0', 'the operator prunes');
-is(as('operator', 'SELECT leaselock.fence_bump() > 0'), 't', 'and bumps');
-is(as('operator', q{SELECT leaselock.lease_scope_create('o', 'team'), leaselock.lease_scope_drop('o')}), '|t', 'and registers');
-is(as('operator', 'GRANT EXECUTE ON FUNCTION leaselock.fence_bump() TO member'), '', 'and grants on');
-is(as('member', 'SELECT leaselock.fence_bump() > 0'), 't', 'which works');
-is(as('dbowner', "REVOKE ALL ON FUNCTION $admin FROM operator CASCADE"), '', 'he takes it back');
-is(as('operator', 'SELECT leaselock.lease_prune()'), '42501', 'the operator cannot any more');
-is(as('member', 'SELECT leaselock.fence_bump()'), '42501', 'nor can those he let in');
+is(as('operator', 'SELECT leaselock.fence_bump() > 0'), 't', 'the operator raises the floor');
+is(as('operator', q{SELECT leaselock.lease_scope_create('o', 'team'), leaselock.lease_scope_drop('o')}), '|t', 'the operator registers');
+is(as('operator', 'GRANT EXECUTE ON FUNCTION leaselock.fence_bump() TO member'), '', 'the operator grants on');
+is(as('member', 'SELECT leaselock.fence_bump() > 0'), 't', 'that grant works');
+is(as('dbowner', "REVOKE ALL ON FUNCTION $admin FROM operator CASCADE"), '', 'the owner revokes');
+is(as('operator', 'SELECT leaselock.lease_prune()'), '42501', 'the operator can no longer prune');
+is(as('member', 'SELECT leaselock.fence_bump()'), '42501',
+	'the grant of the operator is gone, too');
 
 # what ownership does not give
 foreach my $table (qw(locks tickets scopes floor installation blockers))
 {
-	is(as('dbowner', "DELETE FROM leaselock.$table"), '42501', "he cannot delete from leaselock.$table");
+	is(as('dbowner', "DELETE FROM leaselock.$table"), '42501', "the owner cannot delete from leaselock.$table");
 }
-is(as('dbowner', q{LOAD 'leaselock'; SET leaselock.clock_offset = '1h'}), '42501', 'nor set the clock');
-is(as('dbowner', q{SELECT count(*) FROM leaselock.lease_acquire('job', 'w', scope => 'team')}), '42501', 'nor enter a scope of others');
+is(as('dbowner', q{LOAD 'leaselock'; SET leaselock.clock_offset = '1h'}), '42501', 'the owner cannot set the clock');
+is(as('dbowner', q{SELECT count(*) FROM leaselock.lease_acquire('job', 'w', scope => 'team')}), '42501', 'the owner cannot enter a scope of others');
 
 # a dump by the owner: the last fences, the floor and the registered scopes
 $fence = as('member', q{SELECT fence FROM leaselock.lease_acquire('job', 'w', scope => 'team')});
@@ -87,19 +89,20 @@ is(as('member', qq{SELECT fence > $fence FROM leaselock.lease_acquire('job', 'w'
 command_ok([ @pg_dump, '-U', $node->safe_psql('postgres', 'SELECT current_user'), 'owned' ], 'pg_dump by a superuser');
 my ($ret, $out, $err) = $node->psql('restored', undef, extra_params => [ '-f', $dump, '-v', 'ON_ERROR_STOP=1' ]);
 is($ret, 0, 'restored by a superuser') or diag($err);
-is(as('member', q{SELECT count(*) FROM leaselock.lease_status WHERE owner IS NOT NULL}, 'restored'), '0', 'no lease lives there');
+is(as('member', q{SELECT count(*) FROM leaselock.lease_status WHERE owner IS NOT NULL}, 'restored'), '0', 'no lease is live there');
 is(as('stranger', q{SELECT state FROM leaselock.lease_acquire('job', 'w', scope => 'team')}, 'restored'), '42501', 'no registered scope is open');
 is(as('member', qq{SELECT fence > $fence FROM leaselock.lease_acquire('job', 'w', scope => 'team')}, 'restored'), 't', 'no fence repeats');
 
 # dropped and created again
 is(as('stranger', 'DROP EXTENSION leaselock'), '42501', 'a stranger cannot drop it');
-is(as('dbowner', 'DROP EXTENSION leaselock'), '', 'the owner can');
+is(as('dbowner', 'DROP EXTENSION leaselock'), '', 'the owner can drop it');
 is(as('dbowner', q{SELECT count(*) FROM pg_namespace WHERE nspname = 'leaselock'}), '0', 'nothing is left');
-is(as('dbowner', 'CREATE EXTENSION leaselock'), '', 'and create it again');
-is(as('dbowner', 'SELECT leaselock.lease_prune()'), '0', 'and operate it');
-# the floor went with the tables, and had been raised ahead of the clock, several times
-is(as('dbowner', qq{SELECT max(floor) > $fence FROM (SELECT leaselock.fence_bump() AS floor FROM generate_series(1, 5)) b}), 't', 'and raise the floor again');
-is(as('member', qq{SELECT fence > $fence FROM leaselock.lease_acquire('job', 'w', scope => 'team')}), 't', 'and the fences went on');
+is(as('dbowner', 'CREATE EXTENSION leaselock'), '', 'the owner can create it again');
+is(as('dbowner', 'SELECT leaselock.lease_prune()'), '0', 'the owner can operate it');
+# the floor was dropped with the tables, after it had been raised ahead of the
+# clock several times
+is(as('dbowner', qq{SELECT max(floor) > $fence FROM (SELECT leaselock.fence_bump() AS floor FROM generate_series(1, 5)) b}), 't', 'the owner can raise the floor again');
+is(as('member', qq{SELECT fence > $fence FROM leaselock.lease_acquire('job', 'w', scope => 'team')}), 't', 'the fence is greater than before');
 
 # a planted schema is not adopted
 as('dbowner', 'DROP EXTENSION leaselock; GRANT CREATE ON DATABASE owned TO stranger');

@@ -1,9 +1,9 @@
-# lease_prune all the time, while clients acquire, renew, wait, fence and
+# lease_prune runs all the time, while clients acquire, renew, wait, fence and
 # release under clocks that make everything old at once: no error in the
-# server's log, no fence goes back, no lost update, and a bounded number of
-# locks in an open prune.
+# server's log, no fence goes back, no update is lost, and an open prune keeps
+# a bounded number of locks.
 #
-# Native only: it loads the machine, which three majors at once share.
+# Native only: it loads the machine, which three majors would share.
 
 use strict;
 use warnings FATAL => 'all';
@@ -30,9 +30,9 @@ INSERT INTO work SELECT 'load ' || n, 0, 0 FROM generate_series(1, 20) n;
 CREATE TRIGGER t BEFORE UPDATE ON work FOR EACH ROW EXECUTE FUNCTION leaselock.fence_monotonic('fence');
 });
 
-# Acquire by ticket, renew, write under the fence, release; each step a
-# transaction.  A named hold of a hundred microseconds lapses at once, and may be
-# pruned at any moment.
+# Acquire by ticket, renew, write under the fence, release; each step is a
+# transaction.  A named hold of a hundred microseconds lapses at once, and may
+# be pruned at any moment.
 my $tickets = q{
 \set n random(1, 20)
 SELECT coalesce(ticket::text, '00000000-0000-0000-0000-000000000000') AS ticket, coalesce(fence, 0) AS fence FROM leaselock.lease_acquire('load :n', 'client :client_id', wait => '10 s') \gset
@@ -77,7 +77,7 @@ my @errors = grep { /ERROR|PANIC|FATAL|WARNING/ } split /\n/, $log;
 is(scalar(@errors), 0, 'no error in the log') or diag(join("\n", @errors[ 0 .. ($#errors < 10 ? $#errors : 10) ]));
 cmp_ok($node->safe_psql('postgres', 'SELECT sum(writes) FROM work'), '>', 50, 'work was done');
 
-# no fence goes back: the next grant of every lock is above all that was written
+# no fence goes back: the next grant of every lock is above everything written
 is($node->safe_psql('postgres', q{
 		SELECT count(*) FROM work, leaselock.try_lock(lock, 'after', '1 h') f WHERE f > fence}),
 	'20', 'the next fence of every lock is greater');
@@ -100,7 +100,7 @@ while ($node->safe_psql('postgres', q{SET leaselock.clock_offset = '1h'; SELECT 
 	last if ++$calls > 50;
 }
 is($node->safe_psql('postgres', q{SELECT (SELECT count(*) FROM leaselock.locks), (SELECT count(*) FROM leaselock.tickets)}),
-	'0|0', "more calls do the rest ($calls)");
+	'0|0', "more calls remove the rest ($calls)");
 is($node->safe_psql('postgres', q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'}), '0', 'no lock is left');
 
 $node->stop;

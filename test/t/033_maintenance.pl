@@ -1,7 +1,8 @@
 # Routine maintenance of the tables under use: indexes that are being built,
-# waited for, given up or dropped, those that an administrator adds, and tables
-# that are rewritten.  No call fails by any of it but where an index is of a
-# kind that the functions do not serve, and every index stays complete.
+# waited for, given up or dropped, indexes that an administrator adds, and
+# tables that are rewritten.  No call fails because of it, except where an
+# index is of a kind that the functions do not support, and every index stays
+# complete.
 
 use strict;
 use warnings FATAL => 'all';
@@ -22,7 +23,7 @@ $node->safe_psql('postgres', 'CREATE EXTENSION leaselock');
 
 my $serial = 0;
 
-# The indexes that are there but not complete, those of toast tables included
+# The indexes that exist but are not complete, those of toast tables included
 sub half_made
 {
 	return split /\n/, $node->safe_psql('postgres', q{
@@ -51,7 +52,7 @@ my $calls = join "\n", map { "$_;" } (
 	q{SELECT leaselock.renew_lock('hold *', 'a', '2 h')},
 	q{SELECT leaselock.try_lock('hold *', 'b', '1 h') IS NULL},
 	q{SELECT leaselock.release_lock('hold *', 'a')},
-	# rows that are there already, whose columns change
+	# rows that already exist, whose columns change
 	q{SELECT state FROM leaselock.lease_acquire('old', 'owner *')},
 	q{SELECT leaselock.lease_release_all('owner *')},
 	q{SELECT leaselock.try_lock('old', 'holder *', '1 h') > 0},
@@ -62,8 +63,8 @@ my $calls = join "\n", map { "$_;" } (
 my $answers = join "\n", qw(held held|2 waiting waiting|2 held t 2 held t held 1
   t t t t held 1 t t), 't';
 
-# calls_work(SESSION, WHAT): that all of them work; the lines that void functions
-# leave empty do not count
+# calls_work(SESSION, WHAT): checks that all of them work; the lines that void
+# functions leave empty do not count
 sub calls_work
 {
 	my ($session, $what) = @_;
@@ -76,8 +77,8 @@ sub calls_work
 my $other = session($node);
 calls_work($other, 'every call works');
 
-# A transaction that has written a table, and so keeps a concurrent build
-# waiting; statements for the number of it
+# By table, the statement of a transaction that writes to the table and so
+# keeps a concurrent build waiting; * stands for a number
 my $acquire = q{SELECT state FROM leaselock.lease_acquire('open *', 'opener')};
 my %opening = (
 	locks => $acquire,
@@ -85,7 +86,7 @@ my %opening = (
 	blockers => q{SELECT state FROM leaselock.lease_acquire('busy *', 'opener', wait => '100 s')},
 	scopes => q{SELECT leaselock.lease_scope_create('open *', current_user)});
 
-# Two sessions that have such a transaction by turns
+# Two sessions that take turns with such a transaction
 my @openers = (session($node), session($node));
 my $turn = 0;
 
@@ -113,7 +114,7 @@ sub in_phase
 
 # step_through(SQL, TABLE, CANCEL, PHASES...): a concurrent command that has to
 # wait in each of its phases, and is cancelled in one of them (or in none).
-# Every call works meanwhile, and afterwards.
+# Every call works in the meantime and afterwards.
 my $builder = session($node);
 my $builder_pid = outcome($builder, 'SELECT pg_backend_pid()');
 
@@ -128,12 +129,12 @@ sub step_through
 	{
 		my $what = "$sql, $phases[$n - 1]";
 
-		ok(in_phase($phases[ $n - 1 ]), "$what: it waits");
+		ok(in_phase($phases[ $n - 1 ]), "$what: the command waits");
 		calls_work($other, "$what: every call works");
 		if ($n == $cancel)
 		{
 			$node->safe_psql('postgres', "SELECT pg_cancel_backend($builder_pid)");
-			is(awaited($builder), $cancelled = '57014', "$what: it is cancelled");
+			is(awaited($builder), $cancelled = '57014', "$what: the command is cancelled");
 			outcome($openers[$turn], 'COMMIT');
 			last;
 		}
@@ -142,10 +143,10 @@ sub step_through
 	}
 	my $what = "$sql, " . ($cancel ? "cancelled when $phases[$cancel - 1]" : 'done');
 	is(awaited($builder), '', $what) if !$cancel;
-	cmp_ok(scalar half_made(), $cancel ? '>' : '==', 0, "$what: " . ($cancel ? 'it leaves an index half made' : 'it leaves none half made'));
+	cmp_ok(scalar half_made(), $cancel ? '>' : '==', 0, "$what: " . ($cancel ? 'it leaves an incomplete index' : 'it leaves no incomplete index'));
 	calls_work($other, "$what: every call works");
 	$node->safe_psql('postgres', "DROP INDEX $_") foreach half_made();
-	calls_work($other, "$what: every call works once that is dropped") if $cancel;
+	calls_work($other, "$what: every call works once that index is dropped") if $cancel;
 	is_deeply([ unsound($node) ], [], "$what: amcheck finds nothing");
 	return;
 }
@@ -177,7 +178,7 @@ foreach my $index (qw(locks_pkey tickets_ticket tickets_place))
 
 my @creating = @reindexing[ 0, 1 ];
 
-# an index, and a condition that it serves
+# an index, and a condition that it can be used for
 my @indexes = (
 	[ 'tickets', 'tickets (owner, state, expires_at)', q{owner = 'c'} ],
 	[ 'tickets', 'tickets USING hash (owner)', q{owner = 'c'} ],
@@ -202,13 +203,13 @@ foreach my $index (@indexes)
 		SET enable_seqscan = off; SET enable_sort = off; EXPLAIN (COSTS OFF) $count; SELECT '---'; $count});
 	my $by_table = $node->safe_psql('postgres', qq{
 		SET enable_indexscan = off; SET enable_indexonlyscan = off; SET enable_bitmapscan = off; $count});
-	# amcheck sees to the others
-	like($plan, qr/Index.* on dba|using dba/, "$definition: it is used") if $definition =~ /hash|brin/;
-	is($by_index, $by_table, "$definition: by the index there are as many rows as there are");
+	# amcheck checks the others
+	like($plan, qr/Index.* on dba|using dba/, "$definition: the index is used") if $definition =~ /hash|brin/;
+	is($by_index, $by_table, "$definition: the index finds as many rows as the table has");
 	$node->safe_psql('postgres', 'DROP INDEX leaselock.dba');
 }
 
-# A unique index that is violated says so, at a new row and at a changed one
+# A violated unique index raises its error, for a new row and for a changed one
 foreach my $definition ('(owner)', '(owner) WHERE owner IS NOT NULL')
 {
 	$node->safe_psql('postgres', qq{
@@ -223,16 +224,16 @@ foreach my $definition ('(owner)', '(owner) WHERE owner IS NOT NULL')
 		is(outcome($other, "SELECT count(*) FROM leaselock.lease_peek('$name')"), '0', "a unique index on $definition: $name is free");
 	}
 	$node->safe_psql('postgres', 'DROP INDEX leaselock.dba');
-	like(outcome($other, q{SELECT leaselock.try_lock(n, 'twice', '1 h') FROM unnest(array['free', 'fresh']) n}), qr/^\d+\n\d+$/, 'and can be once it is dropped');
+	like(outcome($other, q{SELECT leaselock.try_lock(n, 'twice', '1 h') FROM unnest(array['free', 'fresh']) n}), qr/^\d+\n\d+$/, 'both can be taken once it is dropped');
 	is_deeply([ unsound($node) ], [], 'amcheck finds nothing');
 }
 
 # ---------------------------------------------------------------------
-# Indexes that the functions do not serve: an error that names them
+# Indexes that the functions do not support: an error that names them
 # ---------------------------------------------------------------------
 
-# Calls that write a row of a table, with an index in it or without, and an
-# answer of each
+# Calls that write a row of a table, with such an index on it or without, and
+# an answer of each
 my %inserting = (
 	locks => [
 		[ q{SELECT leaselock.try_lock('n *', 'one', '1 h') > 0}, 't' ],
@@ -262,10 +263,10 @@ my %unserved = (
 	floor => [ 'CREATE INDEX dba ON leaselock.floor ((fence + reading))', 'CREATE INDEX dba ON leaselock.floor (fence) WHERE reading > 0' ]);
 
 is(outcome($other, q{SELECT state FROM leaselock.lease_acquire('busy', 'in the way', '300 s')}), 'held', 'a lock is held');
-is(outcome($other, q{SELECT leaselock.try_lock('gone by then', 'a', '1 h') > 0}), 't', 'so is another');
+is(outcome($other, q{SELECT leaselock.try_lock('gone by then', 'a', '1 h') > 0}), 't', 'another lock is held');
 
-# what must not crash, whether it meets the index or not: these rows change in
-# place as a rule
+# what must not crash, whether it meets the index or not: these rows are
+# changed in place as a rule
 my @others = (
 	q{SELECT r.state FROM leaselock.lease_tickets t, leaselock.lease_renew(t.ticket, '300 s') r WHERE t.name = 'busy' AND t.state = 'held'},
 	q{SELECT g.state FROM leaselock.lease_tickets t, leaselock.lease_get(t.ticket) g WHERE t.name = 'busy' AND t.state = 'held'},
@@ -287,9 +288,10 @@ foreach my $table (sort keys %unserved)
 			my (undef, undef, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\n$sql");
 
 			like($err, qr/ERROR:  0A000: index "dba" of table "leaselock\.$table" is not supported/, "$create: $call->[0]: is refused");
-			like($err, qr/^HINT:  Drop the index\./m, "$create: $call->[0]: says what to do");
-			is(outcome($other, $sql), '0A000', "$create: $call->[0]: so it is in a session that was there before");
-			is(outcome($other, "BEGIN; SAVEPOINT s; $sql; ROLLBACK TO s; SELECT 1; COMMIT"), "1\n0A000", "$create: $call->[0]: a savepoint is enough");
+			like($err, qr/^HINT:  Drop the index\./m,
+				"$create: $call->[0]: the hint says what to do");
+			is(outcome($other, $sql), '0A000', "$create: $call->[0]: is refused in an older session, too");
+			is(outcome($other, "BEGIN; SAVEPOINT s; $sql; ROLLBACK TO s; SELECT 1; COMMIT"), "1\n0A000", "$create: $call->[0]: a savepoint is enough to recover");
 		}
 		foreach my $sql (@others)
 		{
@@ -305,20 +307,20 @@ foreach my $table (sort keys %unserved)
 	is_deeply([ unsound($node) ], [], "such an index of $table: amcheck finds nothing");
 }
 
-# A transaction that has written before the index is there
+# A transaction that has written before the index exists
 outcome($other, 'BEGIN');
 is(outcome($other, q{SELECT state FROM leaselock.lease_acquire('before', 'one')}), 'held', 'a transaction acquires');
 begin($builder, 'CREATE INDEX dba ON leaselock.tickets (lower(owner))');
 ok($node->poll_query_until('postgres', "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = $builder_pid"), 'a plain CREATE INDEX waits for it');
-is(outcome($other, q{SELECT state FROM leaselock.lease_acquire('before it', 'one')}), 'held', 'and does not keep it from acquiring more');
-is(outcome($other, 'COMMIT'), '', 'nor from committing');
-is(awaited($builder), '', 'then the index is made');
-is(outcome($other, q{SELECT state FROM leaselock.lease_acquire('after', 'one')}), '0A000', 'and refused');
-is(outcome($builder, 'DROP INDEX leaselock.dba'), '', 'it is dropped');
-is(outcome($other, q{SELECT state FROM leaselock.lease_acquire('after', 'one')}), 'held', 'and all is well');
+is(outcome($other, q{SELECT state FROM leaselock.lease_acquire('before it', 'one')}), 'held', 'the transaction can still acquire');
+is(outcome($other, 'COMMIT'), '', 'the transaction can commit');
+is(awaited($builder), '', 'then the index is created');
+is(outcome($other, q{SELECT state FROM leaselock.lease_acquire('after', 'one')}), '0A000', 'a call that meets the index is refused');
+is(outcome($builder, 'DROP INDEX leaselock.dba'), '', 'the index is dropped');
+is(outcome($other, q{SELECT state FROM leaselock.lease_acquire('after', 'one')}), 'held', 'the call works again');
 
 # ---------------------------------------------------------------------
-# A waiter inside lease_wait keeps nothing that maintenance needs
+# A waiter inside lease_wait holds nothing that maintenance needs
 # ---------------------------------------------------------------------
 
 my $waiter = session($node);
@@ -330,7 +332,7 @@ foreach my $sql (
 	(map { ("REINDEX TABLE CONCURRENTLY leaselock.$_", "REINDEX TABLE leaselock.$_", "VACUUM FULL leaselock.$_") } qw(locks tickets blockers scopes)),
 	'CLUSTER leaselock.tickets USING tickets_ticket', 'CLUSTER leaselock.locks USING locks_pkey')
 {
-	is(outcome($builder, "SET lock_timeout = '20 s'; $sql"), '', "$sql: passes by a waiter that sleeps");
+	is(outcome($builder, "SET lock_timeout = '20 s'; $sql"), '', "$sql: is not held up by a sleeping waiter");
 }
 outcome($builder, 'RESET lock_timeout');
 is(outcome($other, "SELECT state FROM leaselock.lease_release('$holder')"), 'released', 'the holder releases');
@@ -371,9 +373,9 @@ SELECT count(g.state) FROM (SELECT ticket FROM leaselock.lease_tickets LIMIT 1) 
 SELECT leaselock.lease_prune('1 h', 10);
 });
 
-# under_load(WHAT, LEAST, CANCEL, COMMANDS...): runs the commands again and again
-# while the load goes on, until it has made so many tickets at the least.
-# With CANCEL each meets a transaction that stays open until the command is
+# under_load(WHAT, LEAST, CANCEL, COMMANDS...): runs the commands again and
+# again under load, until the load has made at least LEAST tickets.  With
+# CANCEL, each command meets a transaction that stays open until the command is
 # cancelled at its first wait.  No call fails.
 sub tickets_made
 {
@@ -418,9 +420,9 @@ sub under_load
 	is_deeply([ sort keys %outcomes ], [ $cancel ? '57014' : 'done' ], "$what: how the commands end")
 	  or diag(join ', ', map { "$_: $outcomes{$_}" } sort keys %outcomes);
 	is( $node->safe_psql('postgres', q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'load'}),
-		'6', "$what: every client is there in the end");
+		'6', "$what: every client is still there at the end");
 	my @errors = grep { $cancel ? !/ 57014 .*canceling statement due to statement timeout/ : 1 } logged_errors($node, $offset);
-	is(scalar @errors, 0, "$what: no error of a call")
+	is(scalar @errors, 0, "$what: no call fails")
 	  or diag(join "\n", @errors[ 0 .. ($#errors < 20 ? $#errors : 20) ]);
 	$client->{run}->kill_kill;
 	$node->safe_psql('postgres', q{SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE application_name = 'load'});
@@ -428,7 +430,7 @@ sub under_load
 	my $made = tickets_made() - $before;
 	cmp_ok($made, '>=', $least, "$what: tickets were made");
 	note("$what: ", join(', ', map { "$_ $outcomes{$_}" } sort keys %outcomes), sprintf ', tickets: %d, seconds: %.1f', $made, time - $start);
-	is_deeply([ half_made() ], [], "$what: nothing is left half made");
+	is_deeply([ half_made() ], [], "$what: no incomplete index is left");
 	is_deeply([ unsound($node) ], [], "$what: amcheck finds nothing");
 	outcome($other, q{SELECT leaselock.lease_release_all('client ' || n) FROM generate_series(0, 5) n});
 	calls_work($other, "$what: every call works");
@@ -447,8 +449,8 @@ my @creates = map {
 under_load('CREATE INDEX CONCURRENTLY under load', 500, 0, map { ($_, 'DROP INDEX CONCURRENTLY leaselock.dba') } @creates);
 under_load('CREATE INDEX CONCURRENTLY under load, cancelled', 300, 1, @creates[ 0 .. 6 ]);
 
-# What takes the whole table away for a moment: each waits for the calls, and they
-# wait for it, in turn
+# Commands that lock the whole table for a moment: they wait for the calls, and
+# the calls wait for them, in turn
 my @tables = qw(locks tickets blockers scopes floor installation);
 under_load('REINDEX, VACUUM FULL, CLUSTER, ALTER TABLE under load', 400, 0,
 	(map { "REINDEX TABLE leaselock.$_" } @tables),

@@ -1,6 +1,6 @@
-# The extension is trusted: its owner may be anybody who owns a database.  What
-# such an owner does, and what an upgrade or a copy of the database does, neither
-# crashes the library nor makes it hang, nor misleads it.
+# The extension is trusted: its owner may be anybody who owns a database.
+# Nothing that such an owner does, and nothing that an upgrade or a copy of the
+# database does, crashes the library, makes it hang or misleads it.
 
 use strict;
 use warnings FATAL => 'all';
@@ -24,8 +24,8 @@ CREATE ROLE team;
 });
 $node->safe_psql('postgres', 'CREATE DATABASE app OWNER dbo');
 
-# as(ROLE, SQL, DATABASE): the output of it, with the SQLSTATEs of its errors
-# after it; a server that has crashed is waited for
+# as(ROLE, SQL, DATABASE): the output of the SQL, followed by the SQLSTATEs of
+# its errors; waits for a server that has crashed
 sub as
 {
 	my ($role, $sql, $database) = @_;
@@ -57,15 +57,15 @@ sub database_session
 	return $session;
 }
 
-# told(SESSION, SQL): outcome() in a session that a crash may have ended; without
-# SQL awaited()
+# told(SESSION, SQL): outcome() in a session that a crash may have ended;
+# without SQL, awaited()
 sub told
 {
 	my ($session, $sql) = @_;
 	return eval { outcome($session, $sql // '') } // 'lost';
 }
 
-# Makes the extension anew, whatever is in its place
+# Creates the extension anew, whatever is in its place
 sub anew
 {
 	as_superuser('SET client_min_messages = error; DROP EXTENSION IF EXISTS leaselock CASCADE; DROP SCHEMA IF EXISTS leaselock CASCADE');
@@ -73,7 +73,7 @@ sub anew
 	return;
 }
 
-# Whether every call works for a role that may do nothing else
+# Checks that every call works for a role that may do nothing else
 my $serial = 0;
 
 sub works
@@ -95,14 +95,14 @@ sub works
 }
 
 # ---------------------------------------------------------------------
-# Rows that the owner may insert, for that is how a dump is restored
+# Rows that the owner may insert, because that is how a dump is restored
 # ---------------------------------------------------------------------
 
 anew();
 my $seed = as('dbo', q{SELECT leaselock.try_lock('seed', 'm', '1 h')});
 like($seed, qr/^\d+$/, 'a lock is held');
 
-# forged(TABLE, VALUES): an INSERT of a row like the one that is there but for
+# forged(TABLE, VALUES): an INSERT of a row like the existing one except for
 # some columns
 sub forged
 {
@@ -119,7 +119,7 @@ my $most = '9223372036854775807';
 my $least = '-9223372036854775808';
 as_superuser(q{SELECT leaselock.lease_scope_create('registered', 'team')});
 
-# what no row may say
+# values that no row may have
 my @forged = (
 	[ locks => 'a role without an owner', role => '10', owner => 'NULL' ],
 	[ locks => 'an owner without a role', role => 'NULL', owner => q{'x'} ],
@@ -127,26 +127,26 @@ my @forged = (
 	[ locks => 'an empty owner', owner => q{''} ],
 	[ locks => 'an owner that is too long', owner => q{repeat('x', 100000)} ],
 	[ locks => 'a control character in an owner', owner => q{E'a\033[2J'} ],
-	[ locks => 'the last fence there is', fence => $most ],
+	[ locks => 'the greatest possible fence', fence => $most ],
 	[ locks => 'a fence of 2^62', fence => '4611686018427387904' ],
 	[ locks => 'a negative fence', fence => '-1' ],
-	[ locks => 'the least fence', fence => "($least)" ],
-	[ locks => 'no name', name => q{''} ],
+	[ locks => 'the least possible fence', fence => "($least)" ],
+	[ locks => 'an empty name', name => q{''} ],
 	[ locks => 'a name that is too long', name => q{repeat('x', 256)} ],
 	[ locks => 'a line break in a name', name => q{E'a\nb'} ],
 	[ locks => 'a space before a name', name => q{' a'} ],
-	[ locks => 'no scope', scope => q{''} ],
+	[ locks => 'an empty scope', scope => q{''} ],
 	[ locks => 'a scope that is too long', scope => q{repeat('x', 2000)} ],
-	[ locks => 'a tabulator behind a scope', scope => q{E'a\t'} ],
+	[ locks => 'a tab after a scope', scope => q{E'a\t'} ],
 	[ locks => 'a negative number of tickets', tickets => '-1' ],
 	[ locks => 'a negative place', passed => '-1' ],
-	[ locks => 'the last place there is', passed => $most ],
-	[ floor => 'the last fence there is', fence => $most, reading => '0' ],
+	[ locks => 'the greatest possible place', passed => $most ],
+	[ floor => 'the greatest possible fence', fence => $most, reading => '0' ],
 	[ floor => 'a fence of 2^62', fence => '4611686018427387904', reading => '0' ],
 	[ floor => 'a negative fence', fence => '-1', reading => '0' ],
-	[ floor => 'the last reading there is', fence => '5', reading => $most ],
+	[ floor => 'the greatest possible reading', fence => '5', reading => $most ],
 	[ floor => 'a negative reading', fence => '5', reading => '-5' ],
-	[ scopes => 'no scope', scope => q{''} ],
+	[ scopes => 'an empty scope', scope => q{''} ],
 	[ scopes => 'a scope that is too long', scope => q{repeat('x', 256)} ],
 	[ scopes => 'a control character in a scope', scope => q{E'\001'} ]);
 as_superuser('SELECT leaselock.fence_bump()');
@@ -156,27 +156,27 @@ foreach my $case (@forged)
 	my ($table, $what, %values) = @$case;
 	my $scope = "forged " . ++$serial;
 
-	# another lock than the one that is there
+	# a lock other than the existing one
 	$values{scope} //= "'$scope'" if $table ne 'floor';
 	my $outcome = as('dbo', forged($table, %values));
 	like($outcome, qr/^23(?:514|502)$/, "$table, $what: refused");
 	works("$table, $what");
-	# where it is not refused the next must not suffer from it
+	# where it is not refused, the next row must not suffer from it
 	anew() if $outcome eq '';
 	as('dbo', q{SELECT leaselock.try_lock('seed', 'm', '1 h')}) if $outcome eq '';
 	as_superuser(q{SELECT leaselock.lease_scope_create('registered', 'team'); SELECT leaselock.fence_bump()}) if $outcome eq '';
 }
 
-# what they may say, but nobody would
+# values that a row may have, but that nobody would give it
 my @strange = (
-	[ locks => 'times without end', changed_at => q{'infinity'}, hold_expires_at => q{'infinity'}, granted_at => q{'-infinity'} ],
-	[ locks => 'a time of old', changed_at => q{'4000-01-01 BC'} ],
-	[ locks => 'a role that is not there', role => '4294967295' ],
+	[ locks => 'infinite times', changed_at => q{'infinity'}, hold_expires_at => q{'infinity'}, granted_at => q{'-infinity'} ],
+	[ locks => 'a time long ago', changed_at => q{'4000-01-01 BC'} ],
+	[ locks => 'a role that does not exist', role => '4294967295' ],
 	[ locks => 'more tickets than there are', tickets => '2147483647', expires_at => q{now() + interval '1 h'} ],
 	[ locks => 'another installation', home => 'gen_random_uuid()' ],
-	[ locks => 'a transaction to come', granted_xid => q{'18446744073709551615'::xid8} ],
+	[ locks => 'a future transaction', granted_xid => q{'18446744073709551615'::xid8} ],
 	[ locks => 'no transaction', granted_xid => 'NULL', granted_at => 'NULL' ],
-	[ scopes => 'a role that is not there', role => q{'nobody'}, role_oid => '4294967295' ],
+	[ scopes => 'a role that does not exist', role => q{'nobody'}, role_oid => '4294967295' ],
 	[ scopes => 'no role', role => q{''}, role_oid => '0' ],
 	[ scopes => 'another installation', home => 'gen_random_uuid()', role_oid => '10', role => q{'team'} ]);
 
@@ -188,7 +188,7 @@ foreach my $case (@strange)
 	$values{scope} = "'$scope'";
 	like(as('dbo', forged($table, %values)), qr/^(?:|23\d\d\d)$/, "$table, $what: accepted or refused");
 	works("$table, $what");
-	# the row itself is used by all kinds of calls
+	# all kinds of calls use the row itself
 	my $name = $table eq 'locks' ? 'seed' : 'some';
 	my $calls = join '; ',
 	  "SELECT 'peek' FROM leaselock.lease_peek('$name', '$scope')",
@@ -201,13 +201,14 @@ foreach my $case (@strange)
 	  "SELECT leaselock.lease_break('$name', fence, '$scope') FROM leaselock.lease_peek('$name', '$scope') WHERE fence IS NOT NULL",
 	  "SELECT leaselock.lease_prune('0 s', 1000) >= 0", "SELECT leaselock.lease_scope_create('$scope', 'team')";
 	unlike(as_superuser($calls), qr/^(?:lost|XX\w+|57P\w+)$/m, "$table, $what: every call answers");
-	unlike(as('stranger', $calls), qr/^(?:lost|XX\w+|57P\w+)$/m, "$table, $what: and to anybody");
+	unlike(as('stranger', $calls), qr/^(?:lost|XX\w+|57P\w+)$/m,
+		"$table, $what: every call answers to anybody");
 }
-# a row of another database, the lock's own or a registered scope's, is what a restore
-# brings: no holder, a greater fence, and the scope stays closed
+# a row of another database, a lock's or a registered scope's, is what a
+# restore brings: no holder, a greater fence, and the scope stays closed
 is(as('dbo', forged('locks', scope => q{'restored'}, home => 'gen_random_uuid()')), '', 'a row as a restore brings it');
-is(as('stranger', q{SELECT owner FROM leaselock.lease_peek('seed', 'restored')}), '', 'it has no holder');
-is(as('stranger', qq{SELECT leaselock.try_lock('seed', 's', '1 h', 'restored') > $seed}), 't', 'and the next fence is greater');
+is(as('stranger', q{SELECT owner FROM leaselock.lease_peek('seed', 'restored')}), '', 'the restored lock has no holder');
+is(as('stranger', qq{SELECT leaselock.try_lock('seed', 's', '1 h', 'restored') > $seed}), 't', 'the next fence of the restored lock is greater');
 is(as('dbo', 'INSERT INTO leaselock.locks SELECT * FROM leaselock.locks LIMIT 1'), '23505', 'no lock has two rows');
 
 # ---------------------------------------------------------------------
@@ -231,18 +232,18 @@ foreach my $call (
 		as_superuser(q{DELETE FROM leaselock.locks WHERE name = 'jam'; DELETE FROM leaselock.tickets WHERE name = 'jam'});
 		is(outcome($owner, 'BEGIN; ' . forged('locks', name => q{'jam'}, home => 'gen_random_uuid()')), '', "$end: the owner inserts a row");
 		like(as('stranger', "SET statement_timeout = '5 s'; $sql"), qr/^(?:55P03|$answer)$/, "$end: $sql: does not hang");
-		is(outcome($owner, $end), '', "$end: the owner ends that");
-		is(as('stranger', q{SELECT leaselock.lease_release_all('s') >= 0; SELECT leaselock.try_lock('jam', 's', '1 h') > 0}), "t\nt", "$end: then the lock can be had");
+		is(outcome($owner, $end), '', "$end: the owner ends the transaction");
+		is(as('stranger', q{SELECT leaselock.lease_release_all('s') >= 0; SELECT leaselock.try_lock('jam', 's', '1 h') > 0}), "t\nt", "$end: then the lock can be taken");
 	}
 }
 is(outcome($owner, 'BEGIN; ' . forged('scopes', scope => q{'jam'})), '', 'the owner inserts a scope');
 is(as_superuser(q{SET statement_timeout = '5 s'; SELECT leaselock.lease_scope_create('jam', 'team')}), '55P03', 'registering it does not hang');
-is(outcome($owner, 'ROLLBACK'), '', 'the owner ends that');
+is(outcome($owner, 'ROLLBACK'), '', 'the owner ends the transaction');
 is(as_superuser(q{SELECT leaselock.lease_scope_create('jam', 'team')}), '', 'then it can be registered');
 $owner->quit;
 
 # ---------------------------------------------------------------------
-# Tables that look like ours
+# Tables that look like those of the extension
 # ---------------------------------------------------------------------
 
 # The columns of a table, with other types in place of some
@@ -260,7 +261,7 @@ my %real = map { $_ => columns($_) } @tables;
 my %bigints = map { my $table = $_; $table => columns($table, map { $_ => 'bigint' } 'text', 'uuid', 'oid', 'timestamp with time zone', 'xid8', 'integer', 'boolean', 'name') } @tables;
 my %addresses = map { $_ => columns($_, text => 'bigint') } @tables;
 my %names = map { $_ => columns($_, text => 'name', uuid => 'text') } @tables;
-# the same kind of everything, with a row that would make each fence a good one
+# the real types for everything, with a row that would make every fence current
 my $row_of = "SELECT * FROM public.seed_of_locks";
 # an unusable address, twice
 my $address = q{x'4242424242424242'::bigint};
@@ -298,7 +299,8 @@ my @lookalikes = (
 	[ 'a sequence' => 'CREATE SEQUENCE leaselock.locks;' ],
 	[ 'an index' => "CREATE TABLE leaselock.something (scope text, name text); CREATE UNIQUE INDEX locks ON leaselock.something (scope, name);" ]);
 
-# What the owner does at the end of a transaction that has begun with ours
+# What the owner does at the end of a transaction that began with the
+# extension's own objects
 sub replaced
 {
 	my ($objects) = @_;
@@ -315,33 +317,34 @@ foreach my $lookalike (@lookalikes)
 
 	# a check that is verified at COMMIT
 	is(as('dbo', "BEGIN; SELECT leaselock.fence_check('L', $fence); " . replaced($objects) . ' COMMIT; SELECT count(*) FROM pg_extension WHERE extname = \'leaselock\''),
-		"t\n1\nLS001", "$what: a COMMIT that has checked a fence before says that it is stale, and nothing is dropped");
-	is(as('stranger', "SELECT leaselock.fence_check('L', $fence)"), 't', "$what: the grant is there");
+		"t\n1\nLS001", "$what: the COMMIT reports the checked fence as stale, and nothing is dropped");
+	is(as('stranger', "SELECT leaselock.fence_check('L', $fence)"), 't', "$what: the grant is still there");
 
-	# a query that goes on
+	# a query that continues
 	my $cursor = q{BEGIN; DECLARE c CURSOR FOR SELECT (%s) FROM generate_series(1, 3) g; FETCH c; };
 	foreach my $call (q{(leaselock.lease_acquire('n ' || g, 'o')).state}, q{leaselock.try_lock('t ' || g, 'o', '1 h') > 0}, "leaselock.fence_check('L', $fence)")
 	{
-		# a check may answer from what the transaction knows, for its COMMIT will fail
+		# a check may answer from what the transaction knows, because its
+		# COMMIT will fail
 		my $may = $call =~ /fence_check/ ? '(?:[tf]\\n)?' : '';
 
 		like(as('dbo', sprintf($cursor, $call) . replaced($objects) . ' FETCH c; ' . ($may ? 'COMMIT' : 'ROLLBACK')),
 			qr/^(?:held|t)\n$may(?:55\w{3}|3F000|42\w{3}|LS001|25P02)(?:\n25P02)*$/,
 			"$what: a cursor on " . ($call =~ /(\w+)\(/)[0] . ' ends with an error');
-		is(as('stranger', "SELECT leaselock.fence_check('L', $fence)"), 't', "$what: the grant is there");
+		is(as('stranger', "SELECT leaselock.fence_check('L', $fence)"), 't', "$what: the grant is still there");
 	}
 
-	# a session that sleeps in a wait meanwhile
+	# a session that sleeps in a wait in the meantime
 	my $waiter = database_session('stranger');
 	begin($waiter, q{CALL leaselock.lease_acquire_wait('L', 'w', wait => '100 s')});
 	ok($node->poll_query_until('app', q{SELECT EXISTS (SELECT FROM leaselock.tickets WHERE waiter_pid IS NOT NULL)}), "$what: somebody waits");
 	is(as('dbo', 'BEGIN; ' . replaced($objects) . ' COMMIT'), '', "$what: the extension is replaced");
 	like(told($waiter), qr/^(?:55\w{3}|3F000|42\w{3})$/, "$what: the wait ends with an error");
-	is(told($waiter, q{SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory'}), '0', "$what: and leaves no lock");
+	is(told($waiter, q{SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory'}), '0', "$what: the wait leaves no lock");
 	eval { $waiter->quit };
 }
 anew();
-works('the extension is made anew');
+works('the extension is created anew');
 
 # ---------------------------------------------------------------------
 # The extension is dropped by a transaction that has used it
@@ -352,13 +355,13 @@ foreach my $round (1 .. 10)
 	is( as('dbo', q{BEGIN;
 			SELECT count(*) FROM generate_series(1, 40) n, leaselock.lease_acquire('many ' || n, 'o') WHERE state = 'held';
 			DROP EXTENSION leaselock; COMMIT}), '40', "round $round: acquired, dropped, committed");
-	is(as('dbo', 'CREATE EXTENSION leaselock'), '', "round $round: and created again");
+	is(as('dbo', 'CREATE EXTENSION leaselock'), '', "round $round: the extension is created again");
 }
 is( as('dbo', q{BEGIN; SELECT leaselock.try_lock('x', 'o', '1 h') > 0; DROP EXTENSION leaselock; CREATE EXTENSION leaselock;
 		SELECT leaselock.try_lock('x', 'p', '1 h') > 0; COMMIT; SELECT owner FROM leaselock.lease_peek('x')}), "t\nt\np", 'dropped and made again in one transaction');
 works('after that');
 
-# while somebody sleeps in a wait: his ticket is gone, and so is the procedure
+# while a session sleeps in a wait: its ticket is gone, and so is the procedure
 foreach my $call (q{CALL leaselock.lease_acquire_wait('slept', 'w', wait => '100 s')}, q{CALL leaselock.lease_wait('%s')})
 {
 	my $waiter = database_session('stranger');
@@ -367,14 +370,14 @@ foreach my $call (q{CALL leaselock.lease_acquire_wait('slept', 'w', wait => '100
 	my $queued = as('stranger', q{SELECT ticket FROM leaselock.lease_acquire('slept', 'v', wait => '100 s')});
 	begin($waiter, $call =~ s{%s}{$queued}r);
 	ok($node->poll_query_until('app', q{SELECT EXISTS (SELECT FROM leaselock.tickets WHERE waiter_pid IS NOT NULL)}), "$call: somebody waits");
-	is(as('dbo', 'BEGIN; DROP EXTENSION leaselock; CREATE EXTENSION leaselock; COMMIT'), '', "$call: the extension is made anew");
+	is(as('dbo', 'BEGIN; DROP EXTENSION leaselock; CREATE EXTENSION leaselock; COMMIT'), '', "$call: the extension is created anew");
 	like(told($waiter), qr/^(?:[-0-9a-f]*\|?gone\|\||55\w{3}|42\w{3}|3F000)$/, "$call: the wait ends with an answer or an error that says so");
-	is(told($waiter, q{SELECT state FROM leaselock.lease_acquire('slept', 'w')}), 'held', "$call: and the session goes on");
+	is(told($waiter, q{SELECT state FROM leaselock.lease_acquire('slept', 'w')}), 'held', "$call: the session still works");
 	eval { $waiter->quit };
 }
 
 # ---------------------------------------------------------------------
-# The library of another version than the objects
+# A library of another version than the objects
 # ---------------------------------------------------------------------
 
 foreach my $change (
@@ -408,14 +411,14 @@ foreach my $change (
 	{
 		my $open = told($session, $calls[$n]);
 		unlike($open, qr/XX\w{3}|57P\w{2}|lost/, "$change: $calls[$n]: an open session gets an answer or an error");
-		unlike(told($session, "EXECUTE p$n"), qr/XX\w{3}|57P\w{2}|lost/, "$change: $calls[$n]: prepared as well");
-		unlike(as('stranger', $calls[$n]), qr/XX\w{3}|57P\w{2}|lost/, "$change: $calls[$n]: so does a new one");
+		unlike(told($session, "EXECUTE p$n"), qr/XX\w{3}|57P\w{2}|lost/, "$change: $calls[$n]: a prepared statement gets one, too");
+		unlike(as('stranger', $calls[$n]), qr/XX\w{3}|57P\w{2}|lost/, "$change: $calls[$n]: a new session gets one, too");
 	}
 	# the first call uses both the type and the tables
-	is(told($session, $calls[0]), '55000', "$change: an open session is told that they do not fit") if $change =~ /ADD ATTRIBUTE more|TABLE.*COLUMN more|DROP COLUMN tickets|TYPE/;
+	is(told($session, $calls[0]), '55000', "$change: an open session learns that they do not match") if $change =~ /ADD ATTRIBUTE more|TABLE.*COLUMN more|DROP COLUMN tickets|TYPE/;
 	eval { $session->quit };
 }
-# and what to do: an update adds the column here, or has yet to come
+# and what to do: here an update added the column, or has yet to be run
 foreach my $version ([ '1.1', qr/Reconnect\./ ], [ '0.9', qr/ALTER EXTENSION leaselock UPDATE/ ], [ '1.0', qr/Drop the extension and create it again/ ])
 {
 	my ($installed, $hint) = @$version;
@@ -423,13 +426,13 @@ foreach my $version ([ '1.1', qr/Reconnect\./ ], [ '0.9', qr/ALTER EXTENSION lea
 	anew();
 	as_superuser(qq{ALTER TYPE leaselock.lease_ticket ADD ATTRIBUTE more text; UPDATE pg_extension SET extversion = '$installed' WHERE extname = 'leaselock'});
 	my (undef, undef, $told) = $node->psql('app', "SELECT (leaselock.lease_acquire('a', 'o')).state");
-	like($told, qr/HINT:.*$hint/s, "the extension is of version $installed: the error says what to do");
+	like($told, qr/HINT:.*$hint/s, "the extension has version $installed: the error says what to do");
 }
 anew();
-works('the extension is made anew');
+works('the extension is created anew');
 
 # ---------------------------------------------------------------------
-# Privileges that are given by default
+# Default privileges
 # ---------------------------------------------------------------------
 
 as_superuser(q{DROP EXTENSION leaselock});
@@ -437,29 +440,30 @@ foreach my $creator ('', 'FOR ROLE dbo')
 {
 	is(as_superuser(join ' ', map { "ALTER DEFAULT PRIVILEGES $creator GRANT ALL ON $_ TO stranger;" } qw(TABLES SEQUENCES FUNCTIONS TYPES SCHEMAS)), '', "default privileges are set $creator");
 }
-is(as('dbo', 'CREATE EXTENSION leaselock'), '', 'the extension is made under them');
+is(as('dbo', 'CREATE EXTENSION leaselock'), '', 'the extension is created under them');
 is( as_superuser(q{
 		SELECT string_agg(format('%s %s', p, c.oid::regclass), ', ') FROM pg_class c,
 			unnest(array['SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'REFERENCES', 'TRIGGER']) p
 		WHERE relnamespace = 'leaselock'::regnamespace AND relkind IN ('r', 'p', 'm', 'f') AND has_table_privilege('stranger', c.oid, p)}),
-	'', 'they do not reach its tables');
+	'', 'default privileges do not reach its tables');
 is( as_superuser(q{
 		SELECT string_agg(format('%s %s', p, c.oid::regclass), ', ') FROM pg_class c, unnest(array['INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'TRIGGER']) p
 		WHERE relnamespace = 'leaselock'::regnamespace AND relkind = 'v' AND has_table_privilege('stranger', c.oid, p)}),
-	'', 'nor its views, but for reading');
-is(as_superuser(q{SELECT has_schema_privilege('stranger', 'leaselock', 'CREATE')}), 'f', 'nor its schema');
+	'', 'default privileges do not reach its views, except for reading');
+is(as_superuser(q{SELECT has_schema_privilege('stranger', 'leaselock', 'CREATE')}), 'f', 'default privileges do not reach its schema');
 foreach my $call (q{lease_prune()}, q{fence_bump()}, q{lease_break('x', 1)}, q{lease_scope_create('x', 'stranger')}, q{lease_scope_drop('x')})
 {
-	is(as('stranger', "SELECT leaselock.$call"), '42501', "nor leaselock.$call");
+	is(as('stranger', "SELECT leaselock.$call"), '42501',
+		"default privileges do not reach leaselock.$call");
 }
-works('under them');
+works('under default privileges');
 foreach my $creator ('', 'FOR ROLE dbo')
 {
 	as_superuser(join ' ', map { "ALTER DEFAULT PRIVILEGES $creator REVOKE ALL ON $_ FROM stranger;" } qw(TABLES SEQUENCES FUNCTIONS TYPES SCHEMAS));
 }
 
 # ---------------------------------------------------------------------
-# A database that is copied
+# A copied database
 # ---------------------------------------------------------------------
 
 anew();
@@ -469,22 +473,22 @@ my $waiting = as('stranger', q{SELECT ticket FROM leaselock.lease_acquire('lease
 is(as_superuser(q{SELECT leaselock.lease_scope_create('closed', 'team')}), '', 'a scope is registered');
 as_superuser('CREATE DATABASE clone TEMPLATE app', 'postgres');
 
-is(as('stranger', q{SELECT owner FROM leaselock.lease_peek('held')}), 's', 'the original: the hold lives');
+is(as('stranger', q{SELECT owner FROM leaselock.lease_peek('held')}), 's', 'the original: the hold is live');
 is(as('stranger', "SELECT leaselock.fence_check('held', $hold), leaselock.fence_check('leased', $ticket_fence)"), 't|t', 'the original: the fences pass');
 is(as('stranger', "SELECT state FROM leaselock.lease_renew('$ticket')"), 'held', 'the original: the ticket is renewed');
 
 is(as('stranger', q{SELECT count(*) FROM leaselock.lease_status WHERE owner IS NOT NULL}, 'clone'), '0', 'the copy: nobody holds a lock');
-is(as('stranger', q{SELECT count(*) FROM leaselock.lease_tickets}, 'clone'), '0', 'the copy: no ticket lives');
-unlike(as('stranger', "SELECT state FROM leaselock.lease_get('$_')", 'clone'), qr/held|waiting/, 'the copy: a ticket is over') foreach $ticket, $waiting;
-is(as('stranger', "SELECT state FROM leaselock.lease_renew('$ticket')", 'clone') =~ /held/ ? 'held' : '', '', 'the copy: and cannot be renewed');
+is(as('stranger', q{SELECT count(*) FROM leaselock.lease_tickets}, 'clone'), '0', 'the copy: no ticket is live');
+unlike(as('stranger', "SELECT state FROM leaselock.lease_get('$_')", 'clone'), qr/held|waiting/, 'the copy: a ticket has ended') foreach $ticket, $waiting;
+is(as('stranger', "SELECT state FROM leaselock.lease_renew('$ticket')", 'clone') =~ /held/ ? 'held' : '', '', 'the copy: the ticket cannot be renewed');
 is(as('stranger', "SELECT leaselock.fence_check('held', $hold), leaselock.fence_check('leased', $ticket_fence)", 'clone'), 'f|f', 'the copy: the fences are stale');
 is(as('stranger', q{SELECT leaselock.renew_lock('held', 's', '1 h')}, 'clone'), 'f', 'the copy: the hold cannot be renewed');
-is(as('stranger', q{SELECT leaselock.release_lock('held', 's')}, 'clone'), 'f', 'the copy: nor released');
-is(as('stranger', "SELECT leaselock.try_lock('held', 'another', '1 h') > $hold", 'clone'), 't', 'the copy: somebody else has the lock, with a greater fence');
-is(as('stranger', "SELECT state, fence > $ticket_fence FROM leaselock.lease_acquire('leased', 'another')", 'clone'), 'held|t', 'the copy: and the other one');
+is(as('stranger', q{SELECT leaselock.release_lock('held', 's')}, 'clone'), 'f', 'the copy: the hold cannot be released');
+is(as('stranger', "SELECT leaselock.try_lock('held', 'another', '1 h') > $hold", 'clone'), 't', 'the copy: somebody else gets the lock, with a greater fence');
+is(as('stranger', "SELECT state, fence > $ticket_fence FROM leaselock.lease_acquire('leased', 'another')", 'clone'), 'held|t', 'the copy: somebody else gets the other lock, too');
 is(as('stranger', q{SELECT leaselock.try_lock('x', 's', '1 h', 'closed')}, 'clone'), '42501', 'the copy: a registered scope is closed');
-is(as('stranger', q{SELECT owner FROM leaselock.lease_peek('held')}), 's', 'the original: the hold lives on');
-is(as('stranger', q{SELECT leaselock.renew_lock('held', 's', '30 days')}), 't', 'the original: and can be renewed');
+is(as('stranger', q{SELECT owner FROM leaselock.lease_peek('held')}), 's', 'the original: the hold is still live');
+is(as('stranger', q{SELECT leaselock.renew_lock('held', 's', '30 days')}), 't', 'the original: the hold can be renewed');
 
 is_deeply([ internal_errors($node) ], [], 'no internal error in the server log');
 is_deeply([ crashes($node) ], [], 'no crash');

@@ -1,5 +1,5 @@
-# The views read ticket after ticket: their memory does not grow with the tickets
-# that have ended, nor with the locks that are idle.
+# The views read one ticket after the other: their memory does not grow with
+# the number of ended tickets, nor with the number of idle locks.
 
 use strict;
 use warnings FATAL => 'all';
@@ -13,8 +13,8 @@ use Test::More;
 plan skip_all => 'no /proc to read the memory of a process from'
   unless -e '/proc/self/status';
 
-# what is read of shared memory counts for a process, so there is little of it;
-# and the waiter, whom nobody polls, outlasts the test
+# shared memory that a process has read counts as its own, so there is little
+# of it; and the waiter, which nobody polls, outlasts the test
 my $node = new_node('status_memory', q{
 shared_buffers = 1MB
 leaselock.waiter_timeout = '1 h'
@@ -28,7 +28,7 @@ SELECT FROM leaselock.lease_acquire('job', 'waiter', '300 s', '300 s');
 SELECT leaselock.try_lock('idle', 'x', '1 h'), leaselock.release_lock('idle', 'x');
 });
 
-# the largest that the memory of a session has been, in kB
+# the maximum that the memory of a session has reached, in kB
 sub most_memory
 {
 	my ($session) = @_;
@@ -68,7 +68,7 @@ foreach my $view (@views)
 	like($answer{$view}{0}, qr/^[12]\|job holder/, "$view: the answer");
 	is($answer{$view}{100_000}, $answer{$view}{0}, "$view: the same among many rows");
 	note("$view: $few kB, then $many kB");
-	cmp_ok($many - $few, '<', 8192, "$view: in the same memory");
+	cmp_ok($many - $few, '<', 8192, "$view: the memory hardly grows");
 }
 
 is_deeply([ logged_errors($node) ], [], 'no error in the server log');

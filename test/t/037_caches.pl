@@ -1,6 +1,7 @@
 # What a session remembers from one call to the next is never older than what
-# others have committed between them: where that takes DDL, a restore, another
-# server, or a look at what is on disk.  More of it is in the specs cache_*.
+# others have committed in between.  These are the cases that take DDL, a
+# restore, another server, or a look at what is on disk; the specs cache_*
+# cover the others.
 
 use strict;
 use warnings FATAL => 'all';
@@ -11,7 +12,7 @@ use LeaseTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# Nobody flushes WAL but commits and, until it is stopped, the WAL writer.
+# Only commits and, until it is stopped, the WAL writer flush WAL.
 my $node = new_node('caches', q{
 bgwriter_lru_maxpages = 0
 checkpoint_timeout = 1h
@@ -28,7 +29,7 @@ CREATE TABLE written (at pg_lsn);
 
 my $first = session($node);
 
-# for the first, everybody's lease has run out
+# for this session every lease has run out
 my $later = session($node, "LOAD 'leaselock'",
 	"SET leaselock.clock_offset = '61 s'");
 
@@ -41,7 +42,8 @@ sub acquire
 		"SELECT state, depth FROM leaselock.lease_acquire('job', '$owner')");
 }
 
-# every memory of the first session is filled, and says that nobody waits
+# fills everything that the first session remembers, and shows that nobody
+# waits
 sub warm
 {
 	return outcome($first, q{SELECT state, depth, (SELECT waiters FROM leaselock.lease_peek('job'))
@@ -54,16 +56,16 @@ sub peek
 	return outcome($session, q{SELECT owner, waiters FROM leaselock.lease_peek('job')});
 }
 
-# another queues behind the first, which is seen, and handed the lock
+# another owner queues behind the first, which sees it and hands the lock over
 sub hand_over
 {
 	my ($what) = @_;
 
 	is( other(q{SELECT state FROM leaselock.lease_acquire('job', 'other', wait => '300 s')}),
 		'waiting', "$what: another waits");
-	is(peek($first), 'first|1', "$what: which the first sees");
+	is(peek($first), 'first|1', "$what: the first sees the waiter");
 	outcome($first, q{SELECT leaselock.lease_release_all('first')});
-	is(peek($first), 'other|0', "$what: and hands the lock over");
+	is(peek($first), 'other|0', "$what: the first hands the lock over");
 	other(q{SELECT leaselock.lease_release_all('other')});
 	return;
 }
@@ -75,7 +77,7 @@ sub hand_over
 is(warm(), 'held|1|0', 'the first holds the lock');
 my $ticket = outcome($first, q{SELECT ticket FROM leaselock.lease_acquire('job', 'first')});
 outcome($first, q{PREPARE get AS SELECT state FROM leaselock.lease_get($1)});
-is(outcome($first, "EXECUTE get('$ticket')"), 'held', 'and gets its ticket');
+is(outcome($first, "EXECUTE get('$ticket')"), 'held', 'the first finds its ticket');
 
 other('DROP EXTENSION leaselock');
 is(outcome($first, "EXECUTE get('$ticket')"), '3F000', 'dropped: there is nothing to call');
@@ -93,15 +95,15 @@ is( outcome($first, q{SELECT leaselock.try_lock('job', 'first', '1 h', 'taken') 
 	't', 'created in one transaction: no scope is registered');
 outcome($first, 'RESET ROLE');
 
-# a transaction that only reads does not keep the extension
+# a transaction that only reads does not keep the extension from being dropped
 is(warm(), 'held|1|0', 'the first holds the lock');
 outcome($first, 'BEGIN');
 is(peek($first), 'first|0', 'in a transaction: the first holds the lock');
 other('BEGIN; DROP EXTENSION leaselock; CREATE EXTENSION leaselock; COMMIT');
-# a new lock has the server hear of functions that have been replaced
+# taking a new lock makes the backend learn of functions that were replaced
 outcome($first, 'LOCK TABLE written IN ACCESS SHARE MODE');
 is(peek($first), '', 'in a transaction: the lock is gone');
-is(warm(), 'held|1|0', 'in a transaction: and is there to be held');
+is(warm(), 'held|1|0', 'in a transaction: the lock can be acquired');
 outcome($first, 'COMMIT');
 hand_over('in a transaction');
 
@@ -115,8 +117,8 @@ outcome($first, 'ROLLBACK');
 is(peek($first), 'first|0', 'dropped by itself, rolled back: the lock is back');
 hand_over('dropped by itself, rolled back');
 
-# A call that waits for a table meanwhile goes on with what is there then: as a
-# waiter of the new extension it is known to be alive
+# A call that waits for a table in the meantime continues with what exists
+# then: as a waiter of the new extension it is known to be alive
 is(warm(), 'held|1|0', 'the first holds the lock');
 my $dropper = session($node);
 is( outcome($dropper, q{BEGIN; DROP EXTENSION leaselock; CREATE EXTENSION leaselock;
@@ -145,9 +147,9 @@ is( outcome($first, q{SELECT state, who FROM leaselock.lease_acquire('job', 'fir
 foreach my $change ('ALTER ATTRIBUTE depth TYPE bigint', 'ADD ATTRIBUTE more int')
 {
 	other("ALTER TYPE leaselock.lease_ticket $change");
-	is(acquire($first, 'first'), '55000', "$change: the answer does not fit");
+	is(acquire($first, 'first'), '55000', "$change: the answer does not match");
 	other('BEGIN; DROP EXTENSION leaselock; CREATE EXTENSION leaselock; COMMIT');
-	is(warm(), 'held|1|0', "$change: the next extension's does");
+	is(warm(), 'held|1|0', "$change: the answer of the next extension does");
 }
 
 # ---------------------------------------------------------------------
@@ -159,7 +161,7 @@ sub restore
 	my ($what, $table, $row) = @_;
 	my ($rc, $out, $err) = $node->psql('postgres',
 		"SET ROLE restorer; COPY $table FROM STDIN;\n$row\n\\.\n");
-	is($err, '', "$what: by COPY");
+	is($err, '', "$what: COPY succeeds");
 	return;
 }
 
@@ -215,7 +217,7 @@ other(q{SELECT FROM leaselock.lease_acquire('job', 'other', wait => '300 s');
 	END $$});
 is(peek($first), 'first|1', 'messages lost: the first sees the waiter');
 outcome($first, q{SELECT leaselock.lease_release_all('first')});
-is(peek($first), 'other|0', 'messages lost: and hands the lock over');
+is(peek($first), 'other|0', 'messages lost: the first hands the lock over');
 other(q{SELECT leaselock.lease_release_all('other')});
 
 # ---------------------------------------------------------------------
@@ -226,15 +228,15 @@ my $walwriter = other(q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'w
 kill 'STOP', $walwriter or die "could not stop the WAL writer: $!";
 END { kill 'CONT', $walwriter if $walwriter }
 
-# whether all WAL is on disk that there was at a position
+# whether all WAL up to a position is on disk
 sub on_disk
 {
 	my ($lsn) = @_;
 	return outcome($first, "SELECT pg_current_wal_flush_lsn() >= '$lsn'");
 }
 
-# in the first session a setting is as it was, and an ordinary write waits for
-# the disk, if it is to
+# in the first session a setting is unchanged, and an ordinary write waits for
+# the disk if it should
 sub is_as_before
 {
 	my ($what, $setting) = @_;
@@ -249,8 +251,8 @@ sub is_as_before
 	return;
 }
 
-# a new ticket, on pages so empty that to read them writes nothing: a commit that
-# has written more than a release waits
+# a new ticket, on pages so empty that reading them writes nothing: a commit
+# that has written more than a release waits for the disk
 sub get_ticket
 {
 	other('VACUUM FULL leaselock.locks, leaselock.tickets');
@@ -259,12 +261,12 @@ sub get_ticket
 
 sub end_of_wal { return outcome($first, 'SELECT pg_current_wal_insert_lsn()') }
 
-# A release alone is not on disk; nothing has been left of that afterwards
+# A release alone is not on disk, and that does not affect what follows
 $ticket = get_ticket();
 is(outcome($first, "SELECT state FROM leaselock.lease_release('$ticket')"), 'released', 'release');
 is(on_disk(end_of_wal()), 'f', 'release: is not on disk');
 is_as_before('release');
-# nor is the next one
+# the next release is not on disk either
 $ticket = get_ticket();
 my $next = outcome($first, q{SELECT ticket FROM leaselock.lease_acquire('next', 'first')});
 outcome($first, "SELECT FROM leaselock.lease_release('$ticket')");
@@ -279,7 +281,7 @@ is_as_before('release_lock');
 outcome($first, q{SELECT leaselock.lease_prune('0 s')});
 is_as_before('lease_prune');
 
-# the setting of the session counts, and of the transaction
+# the setting of the session applies, and so does that of the transaction
 foreach my $setting ('local', 'remote_apply', 'off')
 {
 	outcome($first, "SET synchronous_commit = $setting");
@@ -295,7 +297,7 @@ foreach my $setting ('local', 'remote_apply', 'off')
 	outcome($first, 'COMMIT');
 	is_as_before("SET LOCAL $setting");
 
-	# in a statement that is a transaction by itself
+	# in a statement that is a transaction of its own
 	$ticket = get_ticket();
 	outcome($first, "SELECT set_config('synchronous_commit', '$setting', true)
 		FROM leaselock.lease_release('$ticket')");
@@ -313,7 +315,7 @@ foreach my $setting ('local', 'remote_apply', 'off')
 	is_as_before("function with $setting");
 }
 
-# What else the transaction has written is on disk with the release
+# Anything else that the transaction has written is on disk with the release
 $ticket = get_ticket();
 my $lsn = outcome($first, qq{WITH r AS (SELECT state FROM leaselock.lease_release('$ticket'))
 	INSERT INTO written SELECT NULL FROM r RETURNING pg_current_wal_insert_lsn()});
@@ -328,8 +330,8 @@ END \$\$});
 is( on_disk(outcome($first, 'SELECT max(at) FROM written')),
 	't', 'a write after a release that a procedure has committed: is on disk');
 
-# It fails to commit, after it was told not to wait: another has taken the lock
-# whose fence it has checked.
+# The commit fails after it was told not to wait: another session has taken the
+# lock whose fence it has checked.
 other(q{CREATE FUNCTION gate() RETURNS boolean LANGUAGE sql AS
 	'SELECT pg_advisory_lock_shared(1); SELECT pg_advisory_unlock_shared(1)'});
 $ticket = get_ticket();
@@ -343,7 +345,7 @@ is( outcome($later, q{SELECT state FROM leaselock.lease_acquire('checked', 'late
 	'held', 'a commit that fails: another takes the lock');
 outcome($later, 'SELECT pg_advisory_unlock(1)');
 is(awaited($first), "on\nLS001",
-	'a commit that fails: it does, and the setting is back for the next statement');
+	'a commit that fails: it fails, and the setting is restored for the next statement');
 is_as_before('a commit that fails');
 is(outcome($first, "SELECT state FROM leaselock.lease_get('$ticket')"),
 	'held', 'a commit that fails: nothing was released');
@@ -354,7 +356,7 @@ outcome($first, "SELECT FROM leaselock.lease_release('$ticket')");
 kill 'CONT', $walwriter;
 
 # ---------------------------------------------------------------------
-# A standby: what the primary commits is heard of there
+# A standby learns what the primary commits
 # ---------------------------------------------------------------------
 
 $node->backup('base');
@@ -370,7 +372,7 @@ replay();
 is(peek($reader), 'first|0', 'standby: nobody waits');
 other(q{SELECT FROM leaselock.lease_acquire('job', 'other', wait => '300 s')});
 replay();
-is(peek($reader), 'first|1', 'standby: somebody does');
+is(peek($reader), 'first|1', 'standby: somebody waits');
 other(q{SELECT leaselock.lease_scope_create('hidden', 'team')});
 other(q{SELECT leaselock.lease_scope_drop('hidden'); TRUNCATE leaselock.scopes});
 other(q{SELECT leaselock.try_lock('job', 'other', '1 h', 'hidden')});
@@ -386,16 +388,16 @@ replay();
 is(peek($reader), 'first|1', 'standby: the row has moved');
 other('BEGIN; DROP EXTENSION leaselock; CREATE EXTENSION leaselock; COMMIT');
 replay();
-is(peek($reader), '', 'standby: the extension is another');
+is(peek($reader), '', 'standby: the extension is a new one');
 other(q{SELECT leaselock.try_lock('job', 'other', '1 h', 'hidden')});
 replay();
 is( outcome($reader, q{SELECT owner FROM leaselock.lease_peek('job', 'hidden')}),
-	'other', 'standby: and the scope is open in it');
+	'other', 'standby: the scope is open in the new extension');
 $reader->quit;
 $standby->stop;
 
 # ---------------------------------------------------------------------
-# Rows that come by logical replication
+# Rows that arrive by logical replication
 # ---------------------------------------------------------------------
 
 my $publisher = new_node('caches_publisher', '', allows_streaming => 'logical');

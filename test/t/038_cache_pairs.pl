@@ -1,18 +1,20 @@
-# Between any two calls of a session others may do anything.  Whatever the first
-# call has left in the session's memory, the second answers as one of a session
-# that has just connected: here for every pair of calls and every such event.
+# Between any two calls of a session, others may do anything.  Whatever the
+# first call has left in the session's memory, the second call answers as it
+# would in a session that has just connected.  This test covers pairs of calls
+# and every such event.
 #
-# A case begins anew: one lock is held by a ticket and one by name, a third is
-# held by another identity and waited for, a fourth is free.  The first session
-# makes a call; another session does what the case is about; then the second
-# call is made by a new session, which rolls it back, and by the first.  Both
-# see the same world, so they say the same, and see the same of it afterwards.
-# And a fence that the first has checked before the event can be committed after
-# it if and only if it is the lock's still.
+# Each case starts anew: one lock is held by a ticket and one by name, a third
+# is held by another identity and waited for, and a fourth is free.  The first
+# session makes a call; another session does what the case is about; then a new
+# session makes the second call and rolls it back, and the first session makes
+# it, too.  Both see the same state, so they answer the same, and see the same
+# state afterwards.  And a fence that the first session has checked before the
+# event can be committed after it if and only if it is still the lock's fence.
 #
-# Each event is tried with every second call, each behind one of the first calls
-# in turn, and behind one in an open transaction.  LEASELOCK_CACHES (a regular
-# expression) names events that are tried with all pairs, and no others.
+# Each event is tried with every second call; each of these comes after one of
+# the first calls in turn, and after one in an open transaction.
+# LEASELOCK_CACHES (a regular expression) selects the only events to try, with
+# all pairs of calls.
 
 use strict;
 use warnings FATAL => 'all';
@@ -22,8 +24,8 @@ use lib $FindBin::RealBin;
 use LeaseTest;
 use Test::More;
 
-# ticket_retention keeps tidying up by chance away, waiter_timeout keeps those
-# who are silent alive, whatever this machine's pace
+# ticket_retention keeps calls from tidying up at random, and waiter_timeout
+# keeps silent waiters alive, whatever this machine's pace
 my $node = new_node('cache_pairs', q{
 leaselock.ticket_retention = '20d'
 leaselock.waiter_timeout = '300 s'
@@ -77,12 +79,12 @@ my %calls = (
 	'views' => q{SELECT name, owner, role, fence, depth, lapsed, waiters FROM leaselock.lease_status ORDER BY name;
 		SELECT name, owner, role, state, position, depth FROM leaselock.lease_tickets ORDER BY name, state, position, owner, requested_at});
 
-# Those that leave something different behind
+# Calls that leave something different behind
 my @before = ('acquire', 'queue', 'get', 'poll', 'renew', 'release', 'try_lock', 'try a free lock', 'fence_assert', 'guarded UPDATE', 'views');
 
-# Those that change nothing, and so may stay in an open transaction.  The first
-# keeps no table from others either; the second keeps what the next call would
-# hear by, if it had to lock a table.
+# Calls that change nothing, and so may stay in an open transaction.  The first
+# does not keep a table from others either.  The second keeps the table locks
+# that the next call would otherwise take, and by taking them learn of changes.
 my @looks = ('peek', 'get and peek', 'try a lock that is taken');
 $calls{$looks[1]} = "$calls{get}; $calls{peek}";
 $calls{$looks[2]} = q{SELECT leaselock.try_lock('taken', 'first', '1 h', 's')};
@@ -91,7 +93,7 @@ $calls{$looks[2]} = q{SELECT leaselock.try_lock('taken', 'first', '1 h', 's')};
 # What others do
 # ---------------------------------------------------------------------
 
-# as the role of the database's owner, a restore
+# a restore, in the role of the database's owner
 my $no_home = q{'00000000-0000-0000-0000-000000000000'};
 my $queue = q{SELECT FROM leaselock.lease_acquire('job', 'other', '60 s', '300 s', 's');
 	SELECT FROM leaselock.lease_acquire('hold', 'other', '60 s', '300 s', 's');};
@@ -153,10 +155,10 @@ my @events = (
 	[ 'DROP and CREATE EXTENSION in one transaction', "BEGIN; $drop $create COMMIT;" ],
 	[ 'DROP and CREATE EXTENSION, rolled back', "BEGIN; $drop $create ROLLBACK;" ]);
 
-# What needs the tables for itself
+# Events that need the tables for themselves
 my $takes_tables = qr/rows moved|pages|TRUNCATE|REINDEX|index|column|answers|EXTENSION/;
 
-# What is changed for good is put right by creating the extension anew
+# Lasting changes are put right by creating the extension anew
 my $changed = qr/index|REINDEX|column|answers|EXTENSION/;
 
 # ---------------------------------------------------------------------
@@ -165,7 +167,7 @@ my $changed = qr/index|REINDEX|column|answers|EXTENSION/;
 
 my $is_new = 1;
 
-# Makes the world of a case; returns what TICKET, WAITING and FENCE stand for
+# Sets up a case; returns what TICKET, WAITING and FENCE stand for
 sub make_world
 {
 	my ($prepare) = @_;
@@ -207,7 +209,7 @@ sub do_so
 	return;
 }
 
-# Fences made by the call differ: they are taken out, and returned as a list
+# Fences made by the call differ: they are removed, and returned as a list
 sub without_fences
 {
 	my ($world, $out) = @_;
@@ -227,7 +229,7 @@ my $roles = q{DO $$ BEGIN
 my @wrong;
 my $cases = 0;
 
-# What an event has left is sound, and put right
+# What an event has left must be sound, and is put right
 sub end_case
 {
 	my ($what, $name) = @_;
@@ -251,7 +253,7 @@ sub try_pair
 	my ($name, $sql, $prepare) = @$event;
 	my $what = "$before; $name; $second" . ($in_block ? ', in a transaction' : '');
 	my $world = make_world($prepare);
-	# only a new lock has the server hear of functions that were replaced
+	# only a new lock makes the backend learn of functions that were replaced
 	my $hear = $in_block && $name =~ /EXTENSION|answers/ ? 'LOCK TABLE work IN ACCESS SHARE MODE;' : '';
 	my $call = fill_in($world, $calls{$second});
 	my $look = $calls{views};
@@ -271,7 +273,7 @@ sub try_pair
 	  if $name eq 'nothing' && "$said\n$expected" =~ /^\d\w{4}$/m && $expected !~ /^LS001$/m;
 	push @wrong, "$what: \"$got\", not \"$expected\"" if $got ne $expected;
 	push @wrong, "$what: sees \"$after\" afterwards, not \"$truth\"" if "$after @after" ne "$truth @truth";
-	# each later, and by the same floor
+	# each is later, and above the same floor
 	push @wrong, "$what: fences @got, not like @fresh"
 	  if grep { !($got[$_] >= $fresh[$_] && $got[$_] < $fresh[$_] + 3_600_000_000) } 0 .. ($#got < $#fresh ? $#got : $#fresh);
 	end_case($what, $name);
@@ -318,9 +320,9 @@ foreach my $event (@events)
 		try_pair($event, $_, $second, 0) foreach @first;
 		try_pair($event, $_, $second, 1) foreach @look;
 	}
-	# so that each call has other company with the next event
+	# so that each call is paired with another one at the next event
 	$turns++;
-	is(scalar @wrong, 0, "$name: the second call answers as one of a new session does")
+	is(scalar @wrong, 0, "$name: the second call answers as in a new session")
 	  or diag join "\n", splice @wrong, 0, 10;
 }
 note "$cases cases";

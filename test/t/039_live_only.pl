@@ -1,6 +1,7 @@
-# lease_release_all and the views read what is live, and not what has ended:
-# counted in rows and in buffers, with hardly an ended ticket and with thousands
-# of the identity that the calls are about, and of others.
+# lease_release_all and the views read what is live, and not what has ended.
+# This is counted in rows and in buffers, with hardly any ended tickets and
+# with thousands of them, both of the identity that the calls are about and of
+# others.
 
 use strict;
 use warnings FATAL => 'all';
@@ -14,7 +15,7 @@ my $node = new_node('live_only', "leaselock.waiter_timeout = '600 s'");
 $node->safe_psql('postgres', 'CREATE EXTENSION leaselock');
 
 # w holds five tickets of four locks in two scopes, and a named hold, and waits
-# for two locks; there are others, too
+# for two locks; there are other owners, too
 $node->safe_psql('postgres', q{
 SELECT leaselock.lease_acquire('busy', 'h', '300 s'),
 	leaselock.lease_acquire('busy', 'h', '300 s', scope => 'one'),
@@ -30,8 +31,8 @@ SELECT leaselock.lease_acquire('other ' || i, 'other ' || i, '300 s'),
 	leaselock.lease_acquire('busy', 'other ' || i, '300 s', '300 s')
 FROM generate_series(1, 20) i});
 
-# name, call, what it answers; rows of tickets that it may read: those that it
-# ends are looked at some times each
+# name, call, answer, and the rows of tickets that it may read: it reads each
+# ticket that it ends several times
 my $live = 2 + 7 + 20 + 20;
 my @calls = (
 	[ 'release_all', q{leaselock.lease_release_all('w')}, 7, 10 * 7 ],
@@ -42,8 +43,8 @@ my @calls = (
 
 my $session = session($node);
 
-# How many rows of tickets and of locks the session has read, for a difference: the
-# server adds them up at the end of some transaction only.
+# How many rows of tickets and of locks the session has read, to take a
+# difference: the server adds them up only at the end of some transactions.
 sub rows_read
 {
 	return split /\|/, outcome($session, q{
@@ -52,9 +53,10 @@ sub rows_read
 			FROM pg_stat_xact_user_tables WHERE schemaname = 'leaselock') t});
 }
 
-# What a call answers, the rows that it reads of tickets and of locks, and the
-# buffers that it touches: the least of several runs, since the first ones fill
-# the caches of the session and mark what is dead.  Every run is rolled back.
+# What a call answers, the rows of tickets and of locks that it reads, and the
+# buffers that it touches: the minimum of several runs, since the first runs
+# fill the caches of the session and mark dead entries.  Every run is rolled
+# back.
 sub cost
 {
 	my ($call) = @_;
@@ -93,8 +95,8 @@ sub count_of
 my %before = map { $_->[0] => cost($_->[1]) } @calls;
 my $tickets_before = count_of('tickets');
 
-# ended by the calls themselves: held and released, re-entrant ones, and waits
-# that were cancelled, for the lock that they wait for now.  No vacuum comes.
+# ended by the calls themselves: held and released tickets, re-entrant ones,
+# and cancelled waits for the lock that is now waited for.  No vacuum runs.
 $node->safe_psql('postgres', q{
 DO $$
 DECLARE
@@ -116,7 +118,7 @@ FROM leaselock.tickets t, generate_series(1, 5000) i, md5(ticket::text || i) u
 WHERE ticket IN (SELECT DISTINCT ON (owner, state) ticket FROM leaselock.tickets WHERE owner IN ('w', 'v') AND ended_at IS NOT NULL)});
 cmp_ok(count_of('tickets'), '>=', $tickets_before + 22_000, 'there are many ended tickets');
 
-# $pages: more that there are of locks than before
+# $pages: how many more pages of locks there are than before
 sub compare
 {
 	my ($among, $pages) = @_;
@@ -132,15 +134,15 @@ sub compare
 		is($few->{answer}, $answer, "$what: the answer");
 		is($many->{answer}, $answer, "$what, among $among: the same answer");
 		cmp_ok($few->{tickets}, '<=', $rows, "$what: reads few tickets");
-		is($many->{tickets}, $few->{tickets}, "$what, among $among: reads as many");
+		is($many->{tickets}, $few->{tickets}, "$what, among $among: reads as many tickets");
 		cmp_ok($many->{buffers}, '<=', 1.5 * $few->{buffers} + 10 + $pages, "$what, among $among: touches as many buffers");
 	}
 	return;
 }
 compare('ended tickets', 0);
 
-# Idle locks are read past, each page of them once; until they are removed, which
-# is after the retention of tickets.
+# Idle locks are read past, each page of them once, until they are removed
+# after the retention of tickets.
 my $locks = count_of('locks');
 $node->safe_psql('postgres', q{
 INSERT INTO leaselock.locks SELECT (jsonb_populate_record(l, jsonb_build_object('name', 'idle ' || i))).*

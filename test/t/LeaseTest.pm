@@ -1,6 +1,6 @@
-# What the TAP tests share: servers, sessions whose errors are told by their
-# SQLSTATE, pgbench in the background, and looks at the server's log.  A test
-# loads it by
+# What the TAP tests share: servers, sessions that report errors by their
+# SQLSTATE, pgbench in the background, and checks of the server's log.  A test
+# loads this module as follows:
 #
 #   use FindBin;
 #   use lib $FindBin::RealBin;
@@ -27,9 +27,10 @@ our @EXPORT = qw(
 # Servers
 # ---------------------------------------------------------------------
 
-# new_node(NAME, SETTINGS, OPTIONS): a running server, whose log shows the
-# SQLSTATE and the application of each message, and no statement but of errors.
-# SETTINGS are further lines for postgresql.conf, OPTIONS those of init().
+# new_node(NAME, SETTINGS, OPTIONS): a running server.  Its log shows the
+# SQLSTATE and the application of each message, and a statement only where it
+# failed.  SETTINGS are further lines for postgresql.conf, OPTIONS those of
+# init().
 sub new_node
 {
 	my ($name, $settings, %options) = @_;
@@ -71,8 +72,8 @@ sub node_outcome
 # Sessions
 # ---------------------------------------------------------------------
 
-# session(NODE, SETUP...): a session whose errors show their SQLSTATE and nothing
-# else, for the functions below; the statements of SETUP must succeed
+# session(NODE, SETUP...): a session that reports errors by their SQLSTATE
+# alone, for the functions below; the statements of SETUP must succeed
 sub session
 {
 	my ($node, @setup) = @_;
@@ -83,8 +84,8 @@ sub session
 	return $session;
 }
 
-# outcome(SESSION, SQL): runs a query that may fail; returns its output, with the
-# SQLSTATEs of its errors after it, a line each
+# outcome(SESSION, SQL): runs a query that may fail; returns its output,
+# followed by the SQLSTATEs of its errors, one a line
 sub outcome
 {
 	my ($session, $sql) = @_;
@@ -110,8 +111,8 @@ sub begin
 	return;
 }
 
-# awaited(SESSION): waits for the query that was begun; returns what outcome()
-# would have returned for it
+# awaited(SESSION): waits for the query that begin() started; returns what
+# outcome() would have returned for it
 sub awaited
 {
 	my ($session) = @_;
@@ -125,8 +126,8 @@ sub awaited
 my $scripts;
 
 # start_pgbench(NODE, OPTIONS, FILE => SCRIPT...): starts pgbench in the
-# background, with the scripts in the order of their names.  Returns { run, out,
-# err }: finish() or kill_kill() what is in run.
+# background, with the scripts in the order of their names.  Returns { run,
+# out, err }; call finish() or kill_kill() on run.
 sub start_pgbench
 {
 	my ($node, $options, %files) = @_;
@@ -149,9 +150,9 @@ sub start_pgbench
 	return $client;
 }
 
-# clients_at_gate(NODE, COUNT): waits until that many clients wait for the
-# advisory lock 1, which the test keeps so that they go on together; false if
-# they do not come
+# clients_at_gate(NODE, COUNT): waits until that many clients wait for advisory
+# lock 1, which the test holds so that they all start together; returns false
+# if they do not arrive
 sub clients_at_gate
 {
 	my ($node, $count) = @_;
@@ -165,7 +166,7 @@ sub clients_at_gate
 # The server's log
 # ---------------------------------------------------------------------
 
-# logged_errors(NODE, OFFSET): the errors of any kind, from the offset on
+# logged_errors(NODE, OFFSET): all errors in the log from the offset on
 sub logged_errors
 {
 	my ($node, $offset) = @_;
@@ -173,7 +174,8 @@ sub logged_errors
 	  split /\n/, slurp_file($node->logfile, $offset);
 }
 
-# internal_errors(NODE): those that must not occur whatever a client does
+# internal_errors(NODE): the errors that must never occur, whatever a client
+# does
 sub internal_errors
 {
 	my ($node) = @_;
@@ -181,7 +183,7 @@ sub internal_errors
 	  split /\n/, slurp_file($node->logfile);
 }
 
-# crashes(NODE): what the server says of backends that died
+# crashes(NODE): what the server's log says about backends that crashed
 sub crashes
 {
 	my ($node) = @_;
@@ -195,7 +197,7 @@ sub crashes
 
 # unsound(NODE, DATABASE): what amcheck finds wrong with the tables of the
 # extension and with their b-tree indexes, each of which must have an entry for
-# every row.  What maintenance has left behind half made is passed over.
+# every row.  Invalid indexes that maintenance has left behind are skipped.
 sub unsound
 {
 	my ($node, $database) = @_;
