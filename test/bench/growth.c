@@ -12,7 +12,7 @@
  * prints the medians of the buffers that a call touched, commit not included:
  * "buffers SMALL LARGE".
  *
- * A call is one transaction.  The steps that prepare and undo it are not timed.
+ * A call is one transaction.  Steps that prepare or undo it are not timed.
  * Each answer must be the expected one.
  *
  * Copyright (c) 2026, leaselock contributors
@@ -221,7 +221,7 @@ read_cpu(PGconn *conn)
 	return ns / 1000.0;
 }
 
-/* Puts both backends on one processor, so that other load affects both alike. */
+/* Puts both backends on one processor, so other load affects both alike. */
 static void
 pin_backend(PGconn *conn)
 {
