@@ -1,38 +1,38 @@
-# leaselock: built with PGXS. The version is written in leaselock.control only.
+# leaselock: built with PGXS. Only leaselock.control defines the version.
 #
 #   make && make install         build and install (PG_CONFIG=... for another server)
 #   make CLI=no                  the extension without the program leaselock
 #   make install-cli PGXS= bindir=/usr/bin mandir=/usr/share/man
-#                                the program alone, with libpq and no server's files
+#                                the program alone, with libpq and without a server's files
 #   make installcheck            the suites against the running server
 #   make installcheck TEMP_INSTANCE=1
-#                                the same, regress and isolation on servers of their own
+#                                the same, but regress and isolation start their own servers
 #   make test                    build, private installation, every suite; see test/run
 #   make unit                    the rules without a server, on every small world; see test/unit
-#   make unit-mutations          whether that finds the rules broken; see test/unit/mutate
-#   make test-ubsan              regress and isolation, with the library made to trap undefined behaviour
+#   make unit-mutations          whether that finds broken rules; see test/unit/mutate
+#   make test-ubsan              regress and isolation, with a library that traps undefined behaviour
 #   make test-majors             every suite on 17, 18 and 19; see test/majors
-#   make check-layers            who uses whom in src; see test/layers
-#   make indent                  the layout of the C source, by pg_bsd_indent; see test/indent
+#   make check-layers            which files use which in src; see test/layers
+#   make indent                  format the C source with pg_bsd_indent; see test/indent
 #   make check-indent            whether that would change anything
 #   make demo                    the two-worker story; see test/demo
 #   make model                   the locking protocol, checked by spin; see test/model
-#   make bench                   what calls and fences cost, see test/bench; or one of it,
-#                                make bench BENCH=pairs; BENCH=soak and BENCH=shards,
-#                                which take ten minutes and five, are run when asked for
+#   make bench                   what calls and fences cost; see test/bench.  One of them:
+#                                make bench BENCH=pairs.  BENCH=soak (ten minutes) and
+#                                BENCH=shards (five) run only if named
 #   make deb                     Debian packages into build-deb/; see packaging/deb
-#   make test-deb                the same in a bare Debian, with what follows: lintian,
-#                                installation, the suites; see packaging/test-deb
+#   make test-deb                the same in a bare Debian, followed by lintian, the
+#                                installation and the suites; see packaging/test-deb
 #   make dist                    the zip for PGXN; see packaging/dist
 #   make test-dist               whether pgxn installs from it; see packaging/test-dist
 #   make pictures                the pictures of the documentation, from doc/pictures
-#   make count                   the instructions that they take, beside committed figures,
-#                                under valgrind; see test/count
+#   make count                   the instructions that calls and fences take, under valgrind,
+#                                compared with committed figures; see test/count
 #
-# test/sql and test/specs hold what goes into a test, expected/ what must come
-# out.  Regress and isolation tests share expected/ and results/, so no two may
-# have one name; and none may be named like a file in sql/, for pg_regress looks
-# for its input there first.
+# test/sql and test/specs contain the input of the tests, expected/ the expected
+# output.  Regress and isolation tests share expected/ and results/, so no two may
+# have the same name.  None may have the name of a file in sql/, because pg_regress
+# looks for its input there first.
 
 top        := $(dir $(firstword $(MAKEFILE_LIST)))
 EXTVERSION := $(shell sed -n "s/^default_version *= *'\(.*\)'.*/\1/p" $(top)leaselock.control)
@@ -44,7 +44,7 @@ PGFILEDESC = "leaselock - exclusive leases with fencing tokens"
 # by name: a wildcard finds nothing in a build outside the source tree
 DATA = sql/leaselock--1.0.sql
 
-# The pages keep the folder that their links expect, see docmoduledir.
+# The pages are installed into the folder that their links expect, see docmoduledir.
 DOCS = $(patsubst $(top)%,%,$(wildcard $(top)doc/*.md $(top)doc/*.svg))
 DOCS_ABOVE = README.md CHANGELOG.md LICENSE $(patsubst $(top)%,%,$(wildcard $(top)CONTRIBUTING.md))
 
@@ -90,7 +90,7 @@ OBJS = \
 	src/store/events.o \
 	src/store/floor.o
 
-# Each object depends on all of them: they are few, and quickly compiled.
+# Each object depends on all headers: the files are few and compile quickly.
 SRC_HEADERS = $(wildcard $(top)src/*.h $(top)src/api/*.h $(top)src/core/*.h $(top)src/store/*.h)
 
 # the program leaselock, see below
@@ -111,7 +111,7 @@ CLI_OBJS = \
 	src/cli/options.o \
 	src/cli/main.o
 
-# its subcommand mcp, where jansson is there to read and write JSON
+# its subcommand mcp needs jansson, to read and write JSON
 MCP_OBJS = $(if $(HAVE_JANSSON), \
 	src/cli/mcp_wire.o \
 	src/cli/mcp_tool.o \
@@ -130,7 +130,7 @@ PG_CPPFLAGS = -DLEASELOCK_VERSION='"$(EXTVERSION)"' -I$(top)src
 
 # Listed by hand: the order matters, and a forgotten file shows in review.
 # install goes first, uninstall last.  rollback, plan_cache and fences compare
-# fences with the clock, so they stand before the tests that move it: tidying up
+# fences with the clock, so they come before the tests that move it: cleaning up
 # after those raises the floor of fences above the clock, which is then set back.
 REGRESS = \
 	install \
@@ -240,8 +240,8 @@ ISOLATION = \
 	waiter_timeout
 
 # Specs whose transactions do not name an isolation level: "make test" runs them at
-# all three, and the outcome must be the same.  Against a running server one is
-# chosen with PGOPTIONS='-c default_transaction_isolation=serializable'.
+# all three, and the outcome must be the same.  Against a running server, choose one
+# with PGOPTIONS='-c default_transaction_isolation=serializable'.
 EVERY_LEVEL = \
 	acquire_acquire \
 	acquire_late \
@@ -276,8 +276,8 @@ EVERY_LEVEL = \
 	try_hang \
 	wait_levels
 
-# These prepare transactions.  A running server that cannot, as most come, is
-# asked, and they are left out; named on the command line they are run.
+# These prepare transactions.  They are left out if the running server cannot do that,
+# as with the default configuration, unless the command line names them.
 PREPARED = \
 	fences_prepared \
 	cache_floor \
@@ -318,11 +318,11 @@ PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
 ifneq ($(wildcard $(PGXS)),)
 include $(PGXS)
 else
-# "make test" and "make demo" install what is missing, so they must be reachable without it
+# "make test" and "make demo" install missing packages, so they must work without them
 all install installcheck clean:
 	@echo "no PGXS for PG_CONFIG=$(PG_CONFIG): install the server's development files" >&2; exit 1
 
-# what PGXS would say, for the program alone
+# what PGXS would define, for the program alone
 prefix     ?= /usr/local
 bindir     ?= $(prefix)/bin
 datarootdir ?= $(prefix)/share
@@ -351,8 +351,8 @@ endif
 $(OBJS) $(OBJS:.o=.bc): $(SRC_HEADERS) | objdir
 src/leaselock.o src/leaselock.bc: $(top)leaselock.control
 
-# The program, a front end that has nothing to do with the server's headers.
-# PGXS builds a library or a program, not both, so its rules are here.
+# The program, a front end that does not use the server's headers.  PGXS builds a
+# library or a program, not both, so the rules for the program are here.
 .PHONY: cli install-cli uninstall-cli
 ifeq ($(CLI),no)
 else ifneq ($(wildcard $(includedir)/libpq-fe.h),)
@@ -372,8 +372,8 @@ cli: mcp-notice
 else
 JANSSON_LIBS ?= -ljansson
 endif
-# PGXS takes objects for secondary files, so one that is missing makes no program
-# old; and the list of them changes when jansson comes or goes.
+# PGXS treats objects as secondary files, so a missing object does not make the
+# program out of date; and the list of objects changes when jansson comes or goes.
 ifneq ($(filter-out $(wildcard $(MCP_OBJS)),$(MCP_OBJS)),)
 src/cli/leaselock: relink
 endif
@@ -387,7 +387,7 @@ src/cli/options.o src/cli/mcp_wire.o: $(top)leaselock.control
 cli: src/cli/leaselock
 src/cli/leaselock: $(CLI_OBJS)
 	$(CC) $(CFLAGS) $(CLI_OBJS) $(LDFLAGS) $(LDFLAGS_EX) $(libpq) $(JANSSON_LIBS) -o $@
-# where bash looks, if mandir is the system's
+# where bash looks for completions if mandir is the system's
 bashcompletiondir ?= $(dir $(mandir))bash-completion/completions
 install-cli: cli
 	$(MKDIR_P) '$(DESTDIR)$(bindir)' '$(DESTDIR)$(mandir)/man1' '$(DESTDIR)$(bashcompletiondir)'
@@ -400,15 +400,15 @@ uninstall-cli:
 	rm -f '$(DESTDIR)$(bindir)/leaselock' '$(DESTDIR)$(mandir)/man1/leaselock.1' '$(DESTDIR)$(bashcompletiondir)/leaselock'
 
 # Outside the source tree the objects need their folder, and pg_regress needs
-# expected/ where it runs.
+# expected/ in the folder in which it runs.
 .PHONY: objdir link-expected
 objdir:
 	@mkdir -p src/api src/core src/store src/cli test/unit
 link-expected:
 	@test -e expected || ln -s $(abspath $(top))/expected expected
 
-# A program of its own, of the files that need no server to run.  Always
-# optimised: it tries millions of cases.
+# A separate program, made from the files that need no server to run.  It is always
+# optimised, because it tries millions of cases.
 UNIT_OBJS = \
 	test/unit/decide_test.o \
 	test/unit/world.o \
@@ -417,7 +417,7 @@ UNIT_OBJS = \
 	test/unit/siphash_test.o \
 	test/unit/assert_stub.o
 
-# what it tests
+# the files that it tests
 UNIT_RULES = src/core/decide.o src/core/history.o
 
 .PHONY: unit unit-mutations
@@ -431,7 +431,7 @@ $(UNIT_OBJS): $(SRC_HEADERS) $(top)test/unit/unit.h | objdir
 test/unit/decide_test: $(UNIT_OBJS) $(UNIT_RULES) src/store/siphash.o
 	$(CC) $(CFLAGS) $^ $(LDFLAGS) $(LDFLAGS_EX) -o $@
 
-# The places that must name the version of the control file.
+# The places that must have the version of the control file.
 .PHONY: checkver
 checkver:
 	@cd $(top) && v='$(EXTVERSION)' && fail() { echo "checkver: $$*" >&2; exit 1; } && \
@@ -448,7 +448,7 @@ checkver:
 
 SUITES ?= unit regress isolation tap
 
-# Undefined behaviour ends the process that shows it, and so fails a test.
+# Undefined behaviour ends the process, and so fails a test.
 UBSAN = -fsanitize=undefined -fno-sanitize-recover=undefined
 
 .PHONY: test test-ubsan test-majors demo
@@ -467,14 +467,14 @@ indent:
 	@$(top)test/indent
 check-indent:
 	@$(top)test/indent --check || [ $$? = 77 ]
-# what users install, see packaging/
+# the packages that users install, see packaging/
 .PHONY: deb test-deb dist test-dist
 deb test-deb dist test-dist: checkver
 	@$(top)packaging/$@
 .PHONY: check-layers
 check-layers: $(OBJS)
 	@$(top)test/layers .
-# The text is the source, see doc/pictures; graphviz draws one of them.
+# The sources are text files in doc/pictures; graphviz draws one of the pictures.
 .PHONY: pictures
 pictures:
 	awk -f $(top)doc/pictures/timeline.awk $(top)doc/pictures/stale-write.txt >$(top)doc/stale-write.svg
@@ -488,7 +488,7 @@ count:
 
 BENCH ?= pairs handover growth fence
 
-# Runs all, and fails if one did.
+# Runs all of them, and fails if one of them fails.
 .PHONY: bench
 bench:
 	@rc=0; for bench in $(BENCH); do \

@@ -1,21 +1,22 @@
 # Sourced by test/run and test/demo.
 #
-# Both run in two halves.  The outer half, as whoever called, installs missing
-# packages if it may, and copies the source to a work folder.  The inner half, the
-# same script called again in that copy by an unprivileged user (a server refuses
-# to run as root), builds, plays and leaves; then the outer half tidies up.
+# Both run in two halves.  The outer half runs as the caller, installs missing
+# packages if it may, and copies the source to a work folder.  The inner half is the
+# same script, called again in that copy as an unprivileged user (a server refuses
+# to run as root).  It builds and tests.  Then the outer half cleans up.
 #
 # The extension is installed into a private copy of the server's programs inside
-# the work folder.  So nothing outside it changes, no right to write there is
+# the work folder.  So nothing outside it changes, no write access to the system is
 # needed, and no cluster of this machine sees the build.
 #
-# Variables: PG_CONFIG, OLD_PG_CONFIG (an older server to upgrade from, for which the
-# extension is built too), PG_MAJOR (which to install, if none is there), PG_CFLAGS,
-# CI=true (warnings are errors, and what poolers and drivers need is installed),
-# LEASELOCK_SEED (repeats a random test), LEASELOCK_HOSTILE_CASES (how much a random
-# test of the program tries), LEASELOCK_MCP_TOOLS=1 (more clients of "leaselock mcp",
-# some 330 MB of them), KEEP=1 (the work folder stays), KNOBS (what
-# a script's outer half tells its inner one).
+# Variables: PG_CONFIG, OLD_PG_CONFIG (an older server to upgrade from; the extension
+# is built for it too), PG_MAJOR (the major to install if there is no server),
+# PG_CFLAGS, CI=true (warnings are errors, and the packages for the tests of poolers
+# and drivers are installed), LEASELOCK_SEED (repeats a random test),
+# LEASELOCK_HOSTILE_CASES (the number of cases in a random test of the program),
+# LEASELOCK_MCP_TOOLS=1 (installs more clients of "leaselock mcp", some 330 MB),
+# KEEP=1 (keeps the work folder), KNOBS (what the outer half of a script passes to
+# its inner half).
 
 say() { printf '%s\n' "$*"; }
 die() { say "$0: $*" >&2; exit 1; }
@@ -49,7 +50,7 @@ is_installed() {
 	dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null | grep -qx installed
 }
 
-# The program's subcommand mcp needs it, nothing else does.
+# Only the program's subcommand mcp needs jansson.
 missing_jansson() {
 	! gcc -xc -E - <<<'#include <jansson.h>' >/dev/null 2>&1
 }
@@ -58,16 +59,16 @@ install_packages() {
 	local want= major package list=
 	missing_tools && want="make gcc libc6-dev perl libipc-run-perl"
 	missing_server && want="$want server"
-	# no reason to stop where it cannot be had
+	# no reason to stop where it cannot be installed
 	missing_jansson && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null && want="$want libjansson-dev"
 	[ "$want" ] || return 0
 	[ "$(id -u)" = 0 ] && command -v apt-get >/dev/null ||
 		die "missing: ${want/server/PostgreSQL with its server development files}" \
 			"(on Debian 12, as root: apt-get install make gcc libipc-run-perl postgresql-15 postgresql-server-dev-15)"
-	apt update || say "could not update the package lists, trying with those at hand" >&2
+	apt update || say "could not update the package lists, trying with the present ones" >&2
 	major=${PG_MAJOR:-$(apt-cache depends postgresql | sed -n 's/.*Depends: postgresql-\([0-9]*\)$/\1/p' | head -n 1)}
 	for package in ${want/server/postgresql-$major postgresql-server-dev-$major}; do
-		# naming one that is installed would upgrade it, and restart the clusters that use it
+		# naming an installed package would upgrade it, and restart the clusters that use it
 		is_installed "$package" || list="$list $package"
 	done
 	say "installing$list"
@@ -76,10 +77,10 @@ install_packages() {
 	return 0
 }
 
-# What only the tests of completion, pages, poolers, drivers, pg_cron, PL/Proxy, failover
-# and the exporter need, where the languages and the server that they go with are at
-# hand.  On a machine that is not CI's nothing is installed for them, and they are
-# skipped, as they are wherever something cannot be had; they say so.
+# Installs the packages that only the tests of completion, pages, poolers, drivers,
+# pg_cron, PL/Proxy, failover and the exporter need, if the language or server that a
+# package belongs to is installed.  Without CI=true nothing is installed for these
+# tests.  A test that lacks something is skipped, and says so.
 install_clients() {
 	local package major wanted= list=
 	[ "${CI:-}" = true ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return 0
@@ -94,7 +95,7 @@ install_clients() {
 	done
 	if [ "$wanted" ]; then
 		apt update
-		# one that the archive does not have would keep the others away
+		# a package that the archive does not have would keep apt from installing the others
 		for package in $wanted; do
 			if [ "$(apt-cache show "$package" 2>/dev/null)" ]; then list="$list $package"; else say "NOT IN THE ARCHIVE: $package" >&2; fi
 		done
@@ -108,8 +109,8 @@ install_clients() {
 	[ ! "${LEASELOCK_MCP_TOOLS:-}" ] || install_mcp_clients "$top/test/mcp/tools"
 }
 
-# install_mcp_clients DIR: the packages of its package.json, in a folder of the same
-# name under the work folder
+# install_mcp_clients DIR: installs the packages of its package.json, in a folder of
+# the same name under the work folder
 install_mcp_clients() {
 	local dir="$work/npm/${1#"$top/test/"}" how=install
 	command -v npm >/dev/null || return 0
@@ -119,7 +120,7 @@ install_mcp_clients() {
 		{ cat "$work/npm.log"; say "could not install what ${1#"$top/"} needs"; rm -rf "$dir"; } >&2
 }
 
-# Servers under the work folder are ours; one may be left where a driver was killed.
+# Servers under the work folder are ours; a killed driver may have left one running.
 stop_servers() {
 	local pids file try
 	pids=$(for file in $(find "$work" -name postmaster.pid 2>/dev/null); do head -n 1 "$file"; done)
@@ -134,7 +135,7 @@ tidy() {
 	if [ "${KEEP:-}" ]; then say "kept: $work" >&2; else rm -rf "$work"; fi
 }
 
-# outer SCRIPT: plays the inner half of test/SCRIPT
+# outer SCRIPT: runs the inner half of test/SCRIPT
 outer() {
 	local user rc dir as=
 	inner=
@@ -157,9 +158,9 @@ outer() {
 		as="setpriv --reuid=$user --regid=$(id -g "$user") --clear-groups"
 	fi
 	cd "$work/src"
-	# In a process group of its own, so that a signal to this half ends all of that
-	# one at once.  A clean environment: no PGPORT, PGHOST, PGOPTIONS or MAKEFLAGS of
-	# the caller's.
+	# In a process group of its own, so that a signal to the outer half ends the whole
+	# inner half at once.  In a clean environment, without the caller's PGPORT, PGHOST,
+	# PGOPTIONS and MAKEFLAGS.
 	set -m
 	$as env -i PATH="$PATH" HOME="$work" TMPDIR="$work/tmp" LC_ALL=C.UTF-8 LEASELOCK_WORK="$work" \
 		PG_CONFIG="${PG_CONFIG:-pg_config}" PG_CFLAGS="${PG_CFLAGS:-}" CI="${CI:-}" \
@@ -179,9 +180,9 @@ outer() {
 
 # ---- inner half -------------------------------------------------------------
 
-# PostgreSQL finds its files relative to the program that runs, so a copy of the
+# PostgreSQL finds its files relative to the running program, so a copy of the
 # programs with links to the rest, under the same paths below the work folder, is
-# an installation of its own.  copy_server PG_CONFIG: prints that of the copy.
+# an installation of its own.  copy_server PG_CONFIG: prints the pg_config of the copy.
 copy_server() {
 	local root="$work/server" dir
 	for dir in --pkglibdir --sharedir; do
@@ -217,8 +218,8 @@ build() {
 	build_one
 }
 
-# The server's own headers are not ours to warn about, hence -isystem, nor are
-# the parameters that its callbacks prescribe.
+# Warnings in the server's headers are not ours, hence -isystem; its callbacks
+# prescribe parameters, so an unused one is no fault.
 build_flags() {
 	local flags="-Wall -Wextra -Wno-unused-parameter -isystem $("$PG_CONFIG" --includedir-server) ${PG_CFLAGS:-}"
 	[ "${CI:-}" != true ] || flags="$flags -Werror"
@@ -231,7 +232,7 @@ build_one() {
 	clang=$(sed -n 's/^CLANG *= *//p' "$(dirname "$("$PG_CONFIG" --pgxs)")/../Makefile.global")
 	command -v "${clang:-none}" >/dev/null || llvm=with_llvm=no
 	make -s $llvm clean checkver || return
-	# another compiler warns of other things
+	# another compiler finds other faults
 	if [ "${CI:-}" = true ] && [ ! "$llvm" ] && [[ $flags != *-fsanitize* ]]; then
 		make -s with_llvm=no CC="$clang" PG_CFLAGS="$flags -Wno-unknown-warning-option -Wno-ignored-optimization-argument" all &&
 			make -s with_llvm=no clean || return

@@ -1,5 +1,5 @@
 /*
- * Functions in C that do nothing: what leaselock's are measured against.
+ * Functions in C that do nothing, to compare leaselock's functions with.
  * test/bench/fence, test/bench/pairs and test/count/run compile them into their
  * work folders.
  */
@@ -24,7 +24,7 @@ empty_trigger(PG_FUNCTION_ARGS)
 						   data->tg_newtuple : data->tg_trigtuple);
 }
 
-/* Declared as fence_assert is. */
+/* Declared like fence_assert. */
 Datum
 empty_assert(PG_FUNCTION_ARGS)
 {

@@ -1,19 +1,19 @@
 /*-------------------------------------------------------------------------
  *
  * growth.c
- *	  The client of test/bench/growth: what one operation costs in a small
+ *	  The client of test/bench/growth: measures one operation in a small
  *	  database and in a large one.
  *
  *	  growth CONNINFO SMALL LARGE OPERATION ROUNDS CALLS
  *
- * Each round makes so many calls in either database, one right after the
- * other, and prints the microseconds that a call kept its backend on a
- * processor, commit included: "cpu SMALL LARGE", the means of the round.
- * Then it prints how many buffers the call touched, commit not included:
- * "buffers SMALL LARGE", medians.
+ * Each round makes CALLS calls in each database, first in one and then in the
+ * other, and prints the means of the processor time that a call took in its
+ * backend, commit included, in microseconds: "cpu SMALL LARGE".  At the end it
+ * prints the medians of the buffers that a call touched, commit not included:
+ * "buffers SMALL LARGE".
  *
- * A call is one transaction.  What prepares it and what undoes it is not
- * timed.  Each answer must be the one that was expected.
+ * A call is one transaction.  Steps that prepare or undo it are not timed.
+ * Each answer must be the expected one.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -34,17 +34,17 @@
 #define MAX_ARGS	2
 #define MAX_VALUE	300
 
-/* How many calls are explained for the count of buffers. */
+/* How many calls are explained to count buffers. */
 #define EXPLAINED	7
 
-/* A round has no further calls once they have taken so long, in us. */
+/* A round makes no more calls once they have taken this long, in us. */
 #define MAX_ROUND	500000.0
 
 typedef enum Source
 {
 	NOTHING,
 	TARGET,						/* of the operation: name, ticket, ... */
-	ANSWER						/* first column of the step before */
+	ANSWER						/* first column of the previous step */
 } Source;
 
 /* A statement; the last column of its one row must be "expected". */
@@ -68,7 +68,7 @@ typedef struct Database
 	const char *name;
 	PGconn	   *conn;
 	PGresult   *targets;
-	int			next;			/* of these */
+	int			next;			/* index of the next target */
 	double		cpu;			/* us of the timed calls of the round */
 	int			buffers[EXPLAINED];
 } Database;
@@ -77,7 +77,7 @@ typedef struct Database
 #define LOCKS	"FROM leaselock.locks WHERE "
 #define RANDOM	" ORDER BY random()"
 
-/* The ticket that holds a lock alone. */
+/* The only ticket that holds a lock. */
 #define HOLDER \
 	"SELECT ticket, state " TICKETS "state = 'h' AND ticket = " \
 	"(SELECT first_ticket " LOCKS "scope = 'public' AND name = $1)"
@@ -118,13 +118,13 @@ static const Operation operations[] = {
 			{"SELECT state FROM leaselock.lease_get($1)", ANSWER, "held", false},
 			{"SELECT state FROM leaselock.lease_acquire($1, 'waiter.' || nextval('waiters'), '1 day', '1 day')", TARGET, "waiting", false}
 	}},
-	/* by an owner with one live ticket in that scope */
+	/* for an owner with one live ticket in that scope */
 	{"release_all", "SELECT replace(name, 'free', 'bench') " LOCKS "name LIKE 'free.%'" RANDOM, {
 			{"SELECT state FROM leaselock.lease_acquire('all', $1, scope => 'all', request_id => gen_random_uuid())", TARGET, "held", false},
 			{"SELECT leaselock.lease_release_all($1, 'all')", TARGET, "1", true},
 			{"DELETE " TICKETS "scope = 'all' AND name = 'all' AND request_id IS NOT NULL AND owner = $1 RETURNING 'gone'", TARGET, "gone", false}
 	}},
-	/* all rows of a view: as many of them in either database */
+	/* all rows of a view, the same number in both databases */
 	{"status", "SELECT count(*) " LOCKS "role IS NOT NULL", {
 			{"SELECT count(*) = $1 FROM leaselock.lease_status", TARGET, "t", true}
 	}},
@@ -146,14 +146,14 @@ static const Operation operations[] = {
 	{"peek_queued", "SELECT name, fence " LOCKS "name LIKE 'queue.%'" RANDOM, {
 			{"SELECT fence = $2 FROM leaselock.lease_peek($1)", TARGET, "t", true}
 	}},
-	/* locks all over the table, each but once */
+	/* locks all over the table, each called only once */
 	{"check_any", "SELECT name, fence " LOCKS "name IN (SELECT name FROM any_locks)" RANDOM, {
 			{"SELECT leaselock.fence_check($1, $2)", TARGET, "t", true}
 	}},
 	{"peek_any", "SELECT name, fence " LOCKS "name IN (SELECT name FROM any_locks)" RANDOM, {
 			{"SELECT fence = $2 FROM leaselock.lease_peek($1)", TARGET, "t", true}
 	}},
-	/* what the same does to a statement without leaselock */
+	/* for comparison: the same with a statement that does not use leaselock */
 	{"select_any", "SELECT name FROM any_locks" RANDOM, {
 			{"SELECT 'found' " LOCKS "scope = 'public' AND name = $1", TARGET, "found", true}
 	}},
@@ -202,8 +202,8 @@ is_asleep(int pid)
 }
 
 /*
- * Microseconds on a processor.  The kernel brings the number up to date when
- * the process goes to sleep, which it does soon after its answer.
+ * Processor time in microseconds.  The kernel updates the number when the
+ * process goes to sleep, soon after its answer.
  */
 static double
 read_cpu(PGconn *conn)
@@ -221,7 +221,7 @@ read_cpu(PGconn *conn)
 	return ns / 1000.0;
 }
 
-/* Both backends on one processor, so that both share it with the same others. */
+/* Puts both backends on one processor, so other load affects both alike. */
 static void
 pin_backend(PGconn *conn)
 {
@@ -254,7 +254,7 @@ command(PGconn *conn, const char *sql)
 	PQclear(check_result(conn, PQexec(conn, sql), sql));
 }
 
-/* The arguments of a step; returns how many. */
+/* Gets the arguments of a step; returns how many there are. */
 static int
 get_arguments(const Database *database, const Step *step, const char *answer,
 			  const char **arguments)
@@ -266,7 +266,7 @@ get_arguments(const Database *database, const Step *step, const char *answer,
 		arguments[0] = answer;
 		return 1;
 	}
-	/* not every step of an operation uses both */
+	/* not every step of an operation uses both columns */
 	if (strstr(step->sql, "$2") == NULL)
 		count = 1;
 	for (int i = 0; i < count; i++)
@@ -338,7 +338,7 @@ number_after(const char *text, const char *word)
 	return found ? atoi(found + strlen(word)) : 0;
 }
 
-/* The buffers of the topmost node: its line comes first. */
+/* The buffers of the top node, whose line comes first. */
 static int
 sum_buffers(PGresult *explained)
 {
@@ -355,8 +355,8 @@ sum_buffers(PGresult *explained)
 }
 
 /*
- * Explains the timed step in a transaction that is rolled back, and then goes
- * through it, so that the next call finds things as this one did.
+ * Explains the timed step in a transaction that is rolled back, and then runs
+ * it, so that the next call finds the same state as this one.
  */
 static int
 explain_call(Database *database)
@@ -455,7 +455,7 @@ main(int argc, char **argv)
 	open_database(&small, argv[1], argv[2]);
 	open_database(&large, argv[1], argv[3]);
 
-	/* cold caches first; who goes first changes from round to round */
+	/* round 0 warms the caches; the databases take turns in going first */
 	for (int round = 0; round <= rounds; round++)
 	{
 		run_calls(round % 2 ? &small : &large, calls);

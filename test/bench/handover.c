@@ -6,14 +6,15 @@
  *
  *	  handover CONNINFO HOW WORKERS HANDOVERS
  *
- * Each worker is a thread with a connection of its own.  It takes the lock,
- * holds it until the server, or the worker itself, shows that all the others
- * wait, and for up to 50 ms more, so that a poll is met at any point of its
- * delay; then it lets go, and queues again once another has the lock.
+ * Each worker is a thread with a connection of its own.  It acquires the lock
+ * and holds it until the server, or this program, knows that all others wait,
+ * and for up to 50 ms more, so that a release falls into any point of a poll's
+ * delay.  Then it releases the lock, and queues again once another holds it.
  *
- * A line for each hand-over: microseconds from just before the release was
- * sent, and from its answer, to the next worker having its answer.  The second
- * is below 0 where the next worker was faster than the releaser.
+ * Prints a line for each hand-over: the microseconds until the next worker has
+ * its answer, first from just before the release was sent, then from the
+ * answer to the release.  The second is negative if the next worker was faster
+ * than the releaser.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -34,7 +35,7 @@
 #define POLL_MS		50
 #define MAX_PAUSE_US	50000
 
-/* Hand-overs at the start that find cold caches and are not printed. */
+/* The first hand-overs find cold caches and are not printed. */
 #define WARM_UP		3
 
 typedef struct Worker
@@ -52,7 +53,7 @@ typedef struct How
 	const char *name;
 	const char *const *statements;	/* to prepare, as "s0", "s1", ... */
 	const char *listen;			/* to run first */
-	const char *blocked;		/* counts who is blocked; NULL: waiting does */
+	const char *blocked;		/* counts the blocked; NULL: use "waiting" */
 	void		(*take) (Worker *worker);
 	void		(*release) (Worker *worker);
 } How;
@@ -64,9 +65,9 @@ static int	handovers;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t taken = PTHREAD_COND_INITIALIZER;
 static bool held = false;
-static int	grants = 0;			/* so far; the next one's number */
-static int	waiting = 0;		/* workers that have tried in vain */
-static int	left = 0;			/* workers that are through */
+static int	grants = 0;			/* so far; the number of the next grant */
+static int	waiting = 0;		/* workers that have failed to get the lock */
+static int	left = 0;			/* workers that have finished */
 static int64_t last_fence = 0;
 
 /* By the number of the grant that followed. */
@@ -114,7 +115,7 @@ run(Worker *worker, const char *statement, const char *argument)
 									   &argument, NULL, NULL, 0), statement);
 }
 
-/* The number of rows that a statement wrote. */
+/* Runs a statement; returns the number of rows that it wrote. */
 static int
 run_write(Worker *worker, const char *statement)
 {
@@ -133,7 +134,7 @@ run_expecting(Worker *worker, const char *statement, const char *argument,
 	PGresult   *result = run(worker, statement, argument);
 
 	if (PQntuples(result) != 1 || strcmp(PQgetvalue(result, 0, 0), value) != 0)
-		fail(statement, "not the answer that was expected");
+		fail(statement, "not the expected answer");
 	PQclear(result);
 }
 
@@ -167,7 +168,7 @@ connect_worker(Worker *worker, const char *conninfo)
  * ----------------------------------------------------------------------
  */
 
-/* Each grant must have a fence above the one before. */
+/* Each grant must have a greater fence than the previous grant. */
 static void
 check_grant(const char *state, const char *fence)
 {
@@ -243,7 +244,7 @@ take_advisory(Worker *worker)
 {
 	run_expecting(worker, "s0", NULL, "locked");
 	if (run_write(worker, "s2") != 1)
-		fail("advisory", "the row is not there");
+		fail("advisory", "the row is missing");
 }
 
 static void
@@ -277,7 +278,7 @@ count_waiting(int step)
 	pthread_mutex_unlock(&mutex);
 }
 
-/* Tries until the row is ours, "next" leading from one try to the next. */
+/* Tries until the row is ours; "next" waits between two tries. */
 static void
 take_row(Worker *worker, void (*next) (Worker *worker))
 {
@@ -315,8 +316,8 @@ release_row(Worker *worker)
 }
 
 /*
- * Sleeps until a notification is there.  Those that came before the last try
- * count as well: the try may have been too early for them.
+ * Sleeps until a notification arrives.  One that arrived during the last try
+ * counts too, because the try may have been too early.
  */
 static void
 sleep_notify(Worker *worker)
@@ -368,7 +369,7 @@ static const How hows[] = {
 	{"notify", notify_statements, "LISTEN lock", NULL, take_notify, release_notify}
 };
 
-/* Whether all who are not through wait. */
+/* Whether all other workers that have not finished wait. */
 static bool
 all_wait(Worker *worker)
 {
@@ -405,7 +406,7 @@ await_others(Worker *worker)
 	usleep(rand_r(&worker->seed) % MAX_PAUSE_US);
 }
 
-/* Notes a grant, and returns its number. */
+/* Records a grant, and returns its number. */
 static int
 note_taken(void)
 {
@@ -436,7 +437,7 @@ hand_over(Worker *worker, int next)
 	answered_at[next] = now_ns();
 }
 
-/* So that a worker never hands over to itself. */
+/* Waits for another's grant, so that no worker hands over to itself. */
 static void
 await_grant(int number)
 {

@@ -1,24 +1,24 @@
 /*-------------------------------------------------------------------------
  *
  * pairs.c
- *	  Locks and unlocks in Redis or etcd, as fast as one after the other goes.
+ *	  Locks and unlocks in Redis or etcd, one after the other, without pauses.
  *
  *		pairs redis SOCKET CLIENTS SECONDS
  *		pairs redis-next SOCKET CLIENTS SECONDS
  *		pairs etcd PORT CLIENTS SECONDS
  *
- * As pgbench does: one process, CLIENTS connections, on each a closed loop of
- * a lock and its unlock, of a random one of 1000 names of its own.  Prints the
- * pairs per second.  Anything but a granted lock and a successful unlock ends
- * the program with 1.  test/bench/pairs compiles it into its work folder.
+ * Like pgbench, it is one process with CLIENTS connections.  Each runs a loop
+ * of a lock and its unlock, for a random name out of 1000 of its own.  Prints
+ * the pairs per second.  Anything but a granted lock and a successful unlock
+ * ends the program with 1.  test/bench/pairs compiles it into its work folder.
  *
  * Redis: SET NX PX, and a script that deletes the key if it has our token.
- * The service redis-next takes one lock so, and then sends both commands at once,
- * the unlock of that and the lock of another one; that counts as a pair.  Redis
- * writes and syncs what came together together; one script that does both or
- * neither takes as long.
+ * The service redis-next first takes one lock in this way.  Then it sends two
+ * commands at once, the unlock of that lock and the lock of another; these are
+ * a pair.  Redis writes and syncs commands that arrive together in one go; a
+ * script that does both or neither takes as long.
  * etcd: the lock service, through the HTTP gateway of the server itself, with
- * one lease a connection.
+ * one lease per connection.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -45,7 +45,7 @@
 	"if redis.call('get', KEYS[1]) == ARGV[1] then " \
 	"return redis.call('del', KEYS[1]) else return 0 end"
 
-/* What the reply that a client waits for is the reply to. */
+/* The request whose reply a client waits for. */
 typedef enum Request
 {
 	LOCK,
@@ -139,7 +139,7 @@ redis_connect(const char *address)
 	int			fd = socket(AF_UNIX, SOCK_STREAM, 0);
 
 	if (strlen(address) >= sizeof(where.sun_path))
-		die("too long a name of a socket", address);
+		die("the name of the socket is too long", address);
 	strcpy(where.sun_path, address);
 	if (fd < 0 || connect(fd, (struct sockaddr *) &where, sizeof(where)) < 0)
 		die(address, strerror(errno));
@@ -147,8 +147,8 @@ redis_connect(const char *address)
 }
 
 /*
- * All replies that we get end with their first line, that of a lock not granted
- * ($-1) too, but for that to SCRIPT LOAD.  A hand-over has two.
+ * A reply ends with its first line, even if the lock is not granted ($-1); the
+ * reply to SCRIPT LOAD alone has two lines.  A hand-over has two replies.
  */
 static bool
 redis_is_complete(const Client *client)
@@ -172,7 +172,7 @@ redis_prepare(Client *client)
 		die("SCRIPT LOAD", client->reply);
 }
 
-/* The commands; each pair has a token of its own. */
+/* Print the commands; each pair has a token of its own. */
 static void
 redis_print_lock(char *command, int name, int client, long pair)
 {
@@ -284,7 +284,7 @@ etcd_is_complete(const Client *client)
 	return client->reply + client->length >= body + 4 + atoi(length + 16);
 }
 
-/* Copies a string of a reply's body; false if it is not there. */
+/* Copies a string from the body of a reply; false if it is missing. */
 static bool
 etcd_string(const Client *client, const char *field, char *value, size_t size)
 {
@@ -405,7 +405,7 @@ lock_next(const Service *service, Client *client)
 	service->lock(client);
 }
 
-/* Gives back what the client holds; where the service can, for the next lock. */
+/* Releases the client's lock, and locks the next if the service can do both. */
 static void
 let_go(const Service *service, Client *client, bool for_next)
 {
@@ -421,7 +421,7 @@ let_go(const Service *service, Client *client, bool for_next)
 	}
 }
 
-/* Takes a reply, and goes on unless the time is over; false if it is. */
+/* Handles a reply and sends the next request; false if the time is over. */
 static bool
 go_on(const Service *service, Client *client, double end)
 {
@@ -442,7 +442,7 @@ go_on(const Service *service, Client *client, double end)
 		return true;
 	}
 	if (service->hand_over)
-		return false;			/* the last lock is no pair */
+		return false;			/* the last lock does not count as a pair */
 	client->pairs++;
 	if (now() >= end)
 		return false;

@@ -1,6 +1,6 @@
-# The plot of test/bench/pairs, which sets: folder; settings; cases, which there are
-# with the setting "on"; others, with the other settings; clients; rounds; machine;
-# versions.
+# The plot of test/bench/pairs.  That script sets the variables: folder; settings;
+# cases (those with the setting "on"); others (those with the other settings);
+# clients; rounds; machine; versions.
 
 n = words(cases)
 rows = (n + 3) / 4
@@ -23,8 +23,8 @@ title_of(case) = case eq 'tickets' ? 'leaselock: tickets' : case eq 'named' ? 'l
 	case eq 'redis-always' ? 'Redis, appendfsync always' : case eq 'redis-everysec' ? 'Redis, everysec' : \
 	case eq 'redis-next' ? 'Redis, appendfsync always, next' : case
 heading(setting) = setting eq 'on' ? 'synchronous_commit = on: every commit waits for the disk' : \
-	setting eq 'off' ? 'synchronous_commit = off: of all, only leaselock''s grants wait for the disk' : \
-	'fsync = off: nobody waits, the work of the processors is left'
+	setting eq 'off' ? 'synchronous_commit = off: only leaselock''s grants wait for the disk' : \
+	'fsync = off: nothing waits for the disk, only processor time is left'
 short(v) = v < 9950 ? sprintf('%.1f', v / 1000) : sprintf('%.0f', v / 1000)
 
 y(pixels) = 1 - pixels / height
@@ -47,7 +47,7 @@ unset key
 
 set multiplot
 set label 1 'Acquire + release, pairs per second' at screen 0.012, y(20) font ',17'
-set label 2 'Median of ' . rounds . ' rounds, in thousands; whiskers: least and greatest; logarithmic scale. Next: one given back, another taken, at once.' \
+set label 2 'Median of ' . rounds . ' rounds, in thousands; whiskers: least and greatest; logarithmic scale. Next: one lock released and another acquired at once.' \
 	at screen 0.012, y(42) textcolor rgb '#444444'
 set label 3 machine at screen 0.012, y(height - 30) textcolor rgb '#444444' font ',12'
 set label 4 versions at screen 0.012, y(height - 13) textcolor rgb '#444444' font ',12'

@@ -1,8 +1,8 @@
--- What test/bench/pairs compares leaselock with, inside PostgreSQL.  Needs the
--- psql variable "names": how many locks there are.
+-- The alternatives inside PostgreSQL that test/bench/pairs compares leaselock with.
+-- Needs the psql variable "names", the number of locks.
 --
--- All tables of locks have every name from the start, and the storage options
--- of leaselock.locks.
+-- All tables of locks contain every name from the start, and have the storage
+-- options of leaselock.locks.
 
 -- Two UPDATEs by key: the least that a durable lock with an expiry can do.
 CREATE TABLE row_locks (
@@ -14,8 +14,8 @@ CREATE TABLE row_locks (
 INSERT INTO row_locks (name) SELECT 'job.' || i FROM generate_series(1, :names) i;
 
 -- row_locks is filled to its fillfactor, so each of its UPDATEs prunes the page.
--- These are the same locks with room: each page has a row and two old versions of
--- it for every name, as leaselock.locks has after make_locks below.
+-- These are the same locks with free space: every row has two old versions in its
+-- page, like those of leaselock.locks after make_locks below.
 CREATE TABLE roomy_locks (LIKE row_locks INCLUDING ALL) WITH (fillfactor = 50);
 CREATE PROCEDURE make_roomy_locks(names int) LANGUAGE plpgsql AS $$
 BEGIN
@@ -57,7 +57,7 @@ CREATE TABLE hand.locks (
 INSERT INTO hand.locks (scope, name)
 	SELECT 'public', 'job.' || i FROM generate_series(1, :names) i;
 
--- No index has the state or an expiry, so that a release is a HOT update.
+-- No index contains the state or an expiry, so a release is a HOT update.
 CREATE TABLE hand.tickets (
 	ticket uuid PRIMARY KEY,
 	scope text NOT NULL,
@@ -75,8 +75,8 @@ CREATE TABLE hand.tickets (
 ) WITH (fillfactor = 80);
 CREATE INDEX ON hand.tickets (scope, name, fence);
 
--- Makes the row of a lock if it is not there; NULL if it is, because another
--- transaction has it.
+-- Makes the row of a lock if it does not exist; NULL if it does, because then another
+-- transaction has locked it.
 CREATE FUNCTION hand.make_lock(scope text, name text) RETURNS hand.locks
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -250,8 +250,8 @@ BEGIN
 	RETURN FOUND;
 END $$;
 
--- The locks of leaselock, and a hold with its fence for each client that
--- writes fenced.
+-- The locks of leaselock, and for each client that makes fenced writes a hold with its
+-- fence.
 CREATE EXTENSION leaselock;
 CREATE PROCEDURE make_locks(names int) LANGUAGE plpgsql AS $$
 BEGIN

@@ -1,10 +1,10 @@
-# Sourced by test/bench/pairs and test/count/run: what a case sends to a database
-# that test/bench/pairs.sql has set up, as a script for pgbench.
+# Sourced by test/bench/pairs and test/count/run: the statements of a case, as a script
+# for pgbench, for a database that test/bench/pairs.sql has set up.
 #
-# A pair takes the lock that :n names and gives it back; in the cases called next
-# the client has one already, and in one statement gives it back and takes another.
-# Each script leaves in :ok whether all was as it must be, and fails if it was not;
-# "\gset" itself fails without exactly one row.
+# A pair acquires the lock that :n names and releases it.  In the cases called next the
+# client already holds a lock, and one statement releases it and acquires another.
+# Each script sets :ok to true if the answers were right, and fails otherwise; "\gset"
+# fails if there is not exactly one row.
 
 # statements CASE
 statements() {
@@ -72,7 +72,7 @@ statements() {
 	printf '%s\n' '\if not :ok' 'SELECT 1 / 0;' '\endif'
 }
 
-# row_updates TABLE: the pair of UPDATEs
+# row_updates TABLE: a pair of UPDATEs
 row_updates() {
 	cat <<-SQL
 	UPDATE $1 SET owner = 'worker-' || :client_id::text, token = token + 1, expires_at = clock_timestamp() + interval '60 s' WHERE name = 'job.' || :n::text AND (owner IS NULL OR expires_at < clock_timestamp()) RETURNING token \\gset
@@ -85,7 +85,7 @@ fenced_update() {
 	say "UPDATE $1 SET value = value + 1, fence = :fence ${2:+FROM $2 }WHERE id = :client_id RETURNING true AS ok \\gset"
 }
 
-# first_take CASE: what a client does before its first transaction, with :n set
+# first_take CASE: what a client runs before its first transaction, with :n set
 first_take() {
 	case $1 in
 	fence-*) say "SELECT fence FROM holds WHERE client = :client_id \\gset" ;;
@@ -94,7 +94,7 @@ first_take() {
 	esac
 }
 
-# events_setting CASE: the setting that it needs; nothing if none
+# events_setting CASE: the setting that it needs, if any
 events_setting() {
 	case $1 in tickets-grants | tickets-all) say "leaselock.events=${1#tickets-}" ;; esac
 }

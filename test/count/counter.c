@@ -1,5 +1,5 @@
 /*
- * Lets SQL tell valgrind's callgrind which stretch of a backend's life to count.
+ * Lets SQL start and stop the counting of valgrind's callgrind in a backend.
  * test/count/run compiles it into its work folder.
  */
 #include "postgres.h"
@@ -14,7 +14,7 @@ PG_MODULE_MAGIC;
 PG_FUNCTION_INFO_V1(start_counting);
 PG_FUNCTION_INFO_V1(stop_counting);
 
-/* false, and nothing is counted, outside valgrind */
+/* Outside valgrind it returns false, and nothing is counted. */
 Datum
 start_counting(PG_FUNCTION_ARGS)
 {
@@ -23,7 +23,7 @@ start_counting(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(RUNNING_ON_VALGRIND != 0);
 }
 
-/* Writes what was counted to a file that names the case. */
+/* Writes the counts to a file that names the case. */
 Datum
 stop_counting(PG_FUNCTION_ARGS)
 {

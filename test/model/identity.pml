@@ -1,6 +1,6 @@
 /*
- * Two owners with two tickets each in one queue: tickets share a place, and
- * whoever asks for a free lock has the turn of an own ticket that heads its queue.
+ * Two owners with two tickets each in one queue: tickets of an owner share its
+ * turn, so a new request for a free lock is granted if an own ticket heads the queue.
  */
 #define OWNERS	2
 #define SLOTS	2

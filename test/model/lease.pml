@@ -1,43 +1,43 @@
 /*
  * lease.pml
- *	  The locking protocol of leaselock, to be checked by spin.  test/model/run
- *	  builds and runs the configurations (one_lock.pml and so on), which
- *	  include this file and say who takes part.
+ *	  A model of the locking protocol of leaselock, to be checked by spin.
+ *	  test/model/run builds and runs the configurations (one_lock.pml and so
+ *	  on), which include this file and define the participants.
  *
- * What stands for what
+ * The parts of the model
  *
  *	  session      a backend with its connection; several may act for one owner
  *	  owner        an identity
  *	  ticket       a slot, fixed for (lock, owner); the slot is its request id.  A
  *	               ticket that has ended leaves the slot empty, and the next
  *	               acquisition in it is a new ticket
- *	  committed_*  what everybody reads
- *	  pending_*    what an open transaction has written, with its writer
- *	  alive        of a waiting ticket: heard from in time, or its backend
+ *	  committed_*  the rows that everybody reads
+ *	  pending_*    the rows that an open transaction has written, with its session
+ *	  alive        of a waiting ticket: it polled in time, or its backend
  *	               lives; of a held one: its lease has not run out
  *	  Clock        takes "alive" away from any ticket at any time
  *	  place        of a waiting ticket; of a held one: the fence of its grant
  *
- * It is built as the core is: decide() says what follows (core/decide.c), and
- * carry_out() is the loop that takes the tags, asks again and writes
- * (core/protocol.c).  The inline functions bear the names of the C functions.
+ * It has the structure of the core: decide() makes the plan (core/decide.c), and
+ * carry_out() is the loop that takes the tags, decides again and writes
+ * (core/protocol.c).  The inline functions have the names of the C functions.
  *
- * A step of the model is what one call does between two points at which it
- * may meet somebody else.  What is decided without a tag is decided again under
- * the tags, so in most cases reading first and taking the tags is one step.  It
- * is two where what was read first counts later: the queue that a newcomer found
- * empty, and the two reads that make a place.  Rows that a session recalls
- * instead of reading them are no step of their own either: they only say which
- * tags are tried for, and those are given back if they are the wrong ones.
+ * A step of the model is what one call does between two points at which other
+ * sessions may interfere.  What is decided without a tag is decided again under
+ * the tags, so in most cases the first read and the taking of the tags are one
+ * step.  They are two steps where the first read matters later: for the queue that
+ * a newcomer found empty, and for the two reads that determine a place.  Rows that
+ * a session remembers instead of reading them are not a step of their own either:
+ * they only determine which tags are tried, and wrong tags are released again.
  *
  * Left out: durations (every time-out may come at any time), named holds,
  * scopes, breaks, deadlocks between waits, PREPARE TRANSACTION, crashes.  The
- * clock's part of a fence is left out too, so that they grow by the rules alone.
+ * clock's part of a fence is left out too, so that fences grow by the rules alone.
  *
  * Properties, asserted where they must hold (search for the words):
  *	  one writer, mutual exclusion, growing fences, first in first out, no
- *	  stale commit, passed for good.  No jam: spin finds every state in which
- *	  a session stays blocked.  No lost waiter, and no lost wake-up: the
+ *	  stale commit, passed for good.  No session blocked for ever: spin finds
+ *	  every state in which one is.  No lost waiter, and no lost wake-up: the
  *	  formula "granted".
  */
 
@@ -52,7 +52,7 @@
 #define SLOTS		1			/* tickets of an owner for a lock */
 #endif
 #ifndef MAX_FENCE
-#define MAX_FENCE	4			/* no more grants of a lock than that */
+#define MAX_FENCE	4			/* the limit of grants of a lock */
 #endif
 #define SESSIONS	5
 #define TICKETS_OF_LOCK	(OWNERS * SLOTS)
@@ -61,7 +61,7 @@
 #define LOCK_OF(t)	((t) / TICKETS_OF_LOCK)
 #define TICKET(l, owner, slot)	((l) * TICKETS_OF_LOCK + ((owner) - 1) * SLOTS + (slot))
 
-/* ---- what a client may do: bits; CALLS of a configuration: those of all its clients ---- */
+/* ---- what a client may do, as bits; CALLS: the bits of all clients of a configuration ---- */
 #define ACQUIRE		1			/* lease_acquire with time to wait */
 #define TRY			2			/* lease_acquire without */
 #define LOOK		4			/* lease_get; a look of lease_wait */
@@ -86,7 +86,7 @@ TicketRow pending_ticket[TICKETS];
 byte ticket_writer[TICKETS];
 byte committed_floor, pending_floor, floor_writer;
 
-/* A session reads what is committed, and what it has written itself. */
+/* A session reads committed rows, and its own uncommitted ones. */
 #define MINE(writer)	((writer) == me + 1)
 #define FENCE(l)	(MINE(lock_writer[l]) -> pending_lock[l].fence : committed_lock[l].fence)
 #define HOLDER(l)	(MINE(lock_writer[l]) -> pending_lock[l].holder : committed_lock[l].holder)
@@ -96,7 +96,7 @@ byte committed_floor, pending_floor, floor_writer;
 #define PLACE(t)	(MINE(ticket_writer[t]) -> pending_ticket[t].place : committed_ticket[t].place)
 #define FLOOR		(MINE(floor_writer) -> pending_floor : committed_floor)
 
-/* any of the tickets of a lock */
+/* whether P is true of any ticket of a lock */
 #if SLOTS * OWNERS == 2
 #define ANY(P, l)	(P((l) * 2) || P((l) * 2 + 1))
 #elif SLOTS * OWNERS == 3
@@ -115,13 +115,13 @@ byte committed_floor, pending_floor, floor_writer;
 #define IS_LIVE(l)	(HOLDER(l) != 0 && ANY(IS_HELD, l))
 /* holds */
 #define HOLDS(l, owner)	(HOLDER(l) == (owner) && IS_LIVE(l))
-/* waiter_is_live of a ticket of the queue; without the passed mark as a variant */
+/* waiter_is_live of a ticket in the queue; one variant ignores the passed mark */
 #ifdef WITHOUT_PASSED_MARK
 #define IN_QUEUE(t)	(STATE(t) == WAITING && ALIVE(t))
 #else
 #define IN_QUEUE(t)	(STATE(t) == WAITING && ALIVE(t) && PLACE(t) > PASSED(LOCK_OF(t)))
 #endif
-/* waiter_is_dead: those of the holder share the turn of the one that got it */
+/* waiter_is_dead: the waiters of the holder share the turn of the promoted ticket */
 #define IS_WAITING(t)	(IN_QUEUE(t) || (STATE(t) == WAITING && ALIVE(t) && HOLDS(LOCK_OF(t), OWNER_OF(t))))
 
 /* ---- the queue: queue.c ---- */
@@ -142,7 +142,7 @@ inline find_head(l, except) {
 	i = 0
 }
 
-/* The place of the last dead waiter before the head, into last. */
+/* Puts the place of the last dead waiter before the head into last. */
 inline find_dead(l) {
 	last = 0; i = (l) * TICKETS_OF_LOCK;
 	do
@@ -182,17 +182,17 @@ inline find_dead(l) {
 
 #define NAME(l, s)	name_tag[(l) * SESSIONS + (s)]
 byte name_tag[LOCKS * SESSIONS];	/* modes that a session holds */
-byte wanted[SESSIONS];			/* the mode that it stands in line for */
+byte wanted[SESSIONS];			/* the mode for which it stands in line */
 byte wanted_lock[SESSIONS];
-byte ahead[SESSIONS];			/* behind which sessions, as bits */
+byte ahead[SESSIONS];			/* the sessions ahead of it in line, as bits */
 byte queue_tag[LOCKS];			/* session + 1 */
 byte ticket_tag[TICKETS];
 byte owner_of[SESSIONS];
-bool excused[SESSIONS];		/* has ended a grant, or prunes; for the properties */
+bool excused[SESSIONS];		/* it has ended a grant, or prunes; for the properties */
 
 #define HOLDS1(s, l, modes)	((s) != me && (NAME(l, s) & (modes)))
 #define BUSY(l, modes)	(HOLDS1(0, l, modes) || HOLDS1(1, l, modes) || HOLDS1(2, l, modes) || HOLDS1(3, l, modes) || HOLDS1(4, l, modes))
-/* nobody stands behind a request that he blocks himself */
+/* nobody stands behind a request that he himself blocks */
 #define LINE1(s, l, modes)	((s) != me && wanted_lock[s] == (l) && (wanted[s] & (modes)) && !(AGAINST(wanted[s]) & NAME(l, me)))
 #define LINE(l, modes)	(LINE1(0, l, modes) || LINE1(1, l, modes) || LINE1(2, l, modes) || LINE1(3, l, modes) || LINE1(4, l, modes))
 #define BIT1(s, l, modes)	(LINE1(s, l, modes) -> (1 << (s)) : 0)
@@ -219,8 +219,8 @@ inline leave_line() {
 }
 
 /*
- * wait_tag of the name tag.  On one lock every wait must end by itself; with two, the
- * deadlock detector ends one when nothing else can go on.
+ * wait_tag of the name tag.  With one lock every wait must end by itself; with two, the
+ * deadlock detector ends a wait if nothing else can continue.
  */
 inline wait_name(l, mode) {
 	{
@@ -244,7 +244,7 @@ inline wait_name(l, mode) {
 	fi
 }
 
-/* try_tag of the others */
+/* try_tag of the other tags */
 inline try_queue(l) {
 #ifdef WITHOUT_QUEUE_TAG
 	ok = true
@@ -269,8 +269,8 @@ inline try_ticket(t) {
 #endif
 
 /*
- * take_tag in line.  Who has the name tag only tries; so does who has another
- * ticket tag of the lock (may_stand_in_line).
+ * take_tag in line.  A session that holds the name tag, or another ticket tag of the
+ * lock, only tries (may_stand_in_line).
  */
 inline wait_ticket(t) {
 	{
@@ -279,7 +279,7 @@ inline wait_ticket(t) {
 	}
 	if
 	:: blocked ->
-		/* no bystander: only sessions of the same owner, and a release that excused */
+		/* never a bystander: only a session of the same owner, or an excused one */
 		assert(owner_of[ticket_tag[t] - 1] == my || excused[ticket_tag[t] - 1]);
 		if
 		:: ticket_tag[t] == 0 -> ticket_tag[t] = me + 1; ok = true; blocked = false
@@ -291,7 +291,7 @@ inline wait_ticket(t) {
 	fi
 }
 
-/* What the session had before the call, so that give_back_tags leaves it. */
+/* Notes the tags that the session held before the call: give_back keeps them. */
 inline ticket_tags_of(l) {
 	ticket0 = 0; i = 0;
 	do
@@ -357,26 +357,25 @@ inline write_ticket(t, new_state, new_alive, new_place) {
 	wrote = true
 }
 
-/* ---- for the properties: nothing of the protocol reads these ---- */
+/* ---- for the properties: the protocol itself does not read these ---- */
 byte newest[LOCKS];				/* the newest fence ever committed */
-byte believes[LOCKS];			/* owners that hold by what they were told, as bits */
+byte believes[LOCKS];			/* owners that hold by their last answer, as bits */
 bool stayed[TICKETS];			/* alive ever since its wait was committed */
 bool passed_over[TICKETS];		/* found dead when somebody behind it was granted */
 byte before[TICKETS];			/* tickets (of the lock, as bits) that it queued behind */
-bool woken;						/* the latch of the waiter that sleeps */
-bool was_granted;				/* the ticket that "granted" speaks of */
+bool woken;						/* the latch of the sleeping waiter */
+bool was_granted;				/* the ticket LIVING was granted; for "granted" */
 
 /*
- * First in, first out: checked when a grant is written.  Nobody who was there
- * before (mask), stayed alive and did not give up in this transaction is still
- * waiting.
+ * First in first out: checked when a grant is written.  No earlier ticket (mask)
+ * that stayed alive, and did not give up in this transaction, is still waiting.
  */
 #define LEFT_BEHIND(u)	(OWNER_OF(u) != whose && stayed[u] && committed_ticket[u].state == WAITING && STATE(u) == WAITING && \
 	(mask & (1 << ((u) % TICKETS_OF_LOCK))))
 
-/* ---- what follows: decide.c ---- */
+/* ---- plans: decide.c ---- */
 
-/* what a plan writes; each is named for the function that plans it */
+/* what a plan writes; each is named after the function that plans it */
 #define NOTHING				0
 #define GRANT_TO_NEWCOMER	1
 #define EXTEND_GRANT		2
@@ -390,7 +389,7 @@ bool was_granted;				/* the ticket that "granted" speaks of */
 #define END_GRANT			10
 #define SHRINK_GRANT		11
 #define CANCEL_WAIT			12
-#define GRANT_OTHER			13	/* a rule that is broken, see LOOK_GRANTS_OTHERS */
+#define GRANT_OTHER			13	/* for a broken rule, see LOOK_GRANTS_OTHERS */
 
 /* tags beside the name tag, in sets */
 #define TAG_QUEUE	1
@@ -403,14 +402,14 @@ bool was_granted;				/* the ticket that "granted" speaks of */
 #define CAN_GRANT(l)	(NEXT_FENCE(l) <= MAX_FENCE)
 
 inline need(mode, bits) { needs_name = mode; needs_tags = bits }
-/* what a plan needs is not there */
+/* whether the session lacks a tag that the plan needs */
 #define MISSES		(name < needs_name || (needs_tags & (255 - tags)) != 0)
 #define UNTRIED(tag)	(((tags | busy) & (tag)) == 0)
 
-/* is_free_for: nobody waits, or the first that does is of the same owner */
+/* is_free_for: nobody waits, or the head of the queue is of the same owner */
 #define IS_FREE_FOR(owner)	(head == 0 || OWNER_OF(head - 1) == (owner))
 
-/* likes_to_pass_dead; it takes many of them, which take_liked may find or not */
+/* likes_to_pass_dead, for many dead waiters; take_liked chooses whether they are many */
 inline like_to_pass_dead(l) {
 #ifndef PASS_WITHOUT_QUEUE_TAG
 	find_dead(l);
@@ -432,7 +431,7 @@ inline write_look(l, t) {
 	fi
 }
 
-/* a look at a ticket, also by a retry of its request id; here every held ticket is claimed at a look */
+/* a look at a ticket, also by a retry of its request id; here each look claims a held ticket */
 inline decide_look(l, t) {
 	if
 	:: STATE(t) == HELD && IS_HELD(t) && !(busy & TAG_NAME) -> plan = CLAIM; need(EXTEND, 0); in_line = (event == LOOK)
@@ -457,7 +456,7 @@ inline decide_look(l, t) {
 	fi
 }
 
-/* what is in the way of a queue's end is waited for once, see find_obstacle */
+/* if a tag is busy that queueing needs, the call waits for it once, see find_obstacle */
 inline enqueue(l) {
 	if
 	:: !patient
@@ -503,7 +502,7 @@ inline decide_renew(l, t) {
 #define OTHER_SHARE(u)	((u) != t && IS_HELD(u))
 #define IS_LAST_SHARE(l)	(!ANY(OTHER_SHARE, l))
 
-/* end_grant, of whose head the ticket tag is only liked */
+/* end_grant; the ticket tag of the head is optional */
 inline end_grant(l) {
 	plan = END_GRANT; need(CHANGE, 0); in_line = true;
 	find_head(l, 0);
@@ -536,14 +535,14 @@ inline decide(l, t) {
 
 /* ---- the loop: protocol.c ---- */
 
-/* sessions, as bits, that have seen the newest version of a lock's row */
+/* sessions, as bits, that have read the newest version of a lock's row */
 byte seen[LOCKS];
 
-/* where a call is interrupted by others, see the head of this file */
+/* where others may interrupt a call, see the head of this file */
 #define READ_HEAD	1
 #define READ_PLACE	2
 
-/* What was taken for another plan is given back before; nobody upgrades. */
+/* First releases the tags taken for another plan; nobody upgrades a tag. */
 inline take_needed(l, t) {
 	if
 	:: (tags & (255 - needs_tags)) != 0 || (name != 0 && name != needs_name) -> give_back(l)
@@ -608,13 +607,13 @@ inline take_liked(l) {
 	knows_nobody = false
 }
 
-/* A newcomer need not read the queue again if the lock's row is the version that it has seen. */
+/* A newcomer need not read the queue again if it has already read this version of the lock's row. */
 inline refresh_rows(l) {
 	knows_nobody = knows_nobody && (seen[l] & (1 << me)) != 0;
 	seen[l] = seen[l] & (255 - (1 << me))
 }
 
-/* fences_verify_early: verifies what this transaction has checked itself */
+/* fences_verify_early: verifies the fences that this transaction has checked */
 inline verify_early(l) {
 	if
 	:: checked[l] != 0 && !settled[l] && (FENCE(l) != checked[l] || HOLDER(l) == 0) -> failed = true
@@ -623,7 +622,7 @@ inline verify_early(l) {
 	fi
 }
 
-/* begin_grant and join_grant, for ticket t; mark: the place that had its turn */
+/* begin_grant and join_grant, for ticket t; mark: the place whose turn it was */
 inline begin_grant(l, t, mark) {
 	whose = OWNER_OF(t);
 	assert(!ANY(LEFT_BEHIND, l));
@@ -656,7 +655,7 @@ inline end_lapsed_shares(l, t) {
 	i = 0
 }
 
-/* pass_dead, if they were counted under the queue tag */
+/* pass_dead, if the dead were counted under the queue tag */
 inline pass_dead(l) {
 	last = 0;
 #ifdef PASS_WITHOUT_QUEUE_TAG
@@ -669,7 +668,7 @@ inline pass_dead(l) {
 #endif
 }
 
-/* wake: at commit, whom the end of a grant or of a wait concerns; only one waiter sleeps in the model */
+/* wake: at commit, wakes the waiter whose turn may have come; only one waiter sleeps in the model */
 #ifdef WAITER
 inline wake(u) {
 	if
@@ -683,7 +682,7 @@ inline wake(u) { skip }
 inline wake_next(l, except) { skip }
 #endif
 
-/* The last share is gone; the head is promoted if its ticket tag was to be had. */
+/* The last share is gone; the head is promoted if its ticket tag was free. */
 inline write_end_of_grant(l, t) {
 	excused[me] = true;
 	write_lock(l);
@@ -695,7 +694,7 @@ inline write_end_of_grant(l, t) {
 		begin_grant(l, t1, last);
 		wake(head)
 	:: head != 0 && !((tags & TAG_HEAD) && CAN_GRANT(l)) ->
-		/* who has its tag may be ending its wait, and not know of the next */
+		/* the session that holds its tag may be ending its wait, without knowing the next */
 		wake(head);
 #ifndef WITHOUT_NEXT_WOKEN
 		j = OWNER_OF(head - 1); wake_next(l, j); j = 0
@@ -710,7 +709,7 @@ inline write_end_of_grant(l, t) {
 	last = 0; t1 = 0
 }
 
-/* read_place: the first read, under the queue tag; the lock's row is not under that */
+/* read_place: the first read, under the queue tag, which does not protect the lock's row */
 inline last_place(l) {
 	last = 0; i = (l) * TICKETS_OF_LOCK;
 	do
@@ -732,7 +731,7 @@ inline read_place(l) {
 	last_place(l)
 #endif
 }
-/* the second, and the row */
+/* the second read, and the write of the row */
 inline write_place(l, t) {
 #ifdef LOCK_READ_FIRST
 	at = last; last_place(l);
@@ -799,9 +798,9 @@ inline wait_for_keeper(l, t) {
 }
 
 /*
- * carry_out_with.  The caller goes on with it as long as "split" says that
- * others may come in between.  A busy name tag is no obstacle here: whether its
- * keeper ends before the call or during its wait is the same.
+ * carry_out_with.  The caller calls it again while "split" says that others may
+ * come in between.  A busy name tag is no obstacle here: it makes no difference
+ * whether its keeper ends before the call or during the wait.
  */
 inline carry_out(l, t) {
 	do
@@ -840,7 +839,7 @@ inline prune_ticket(l, t) {
 		begin_call(l);
 		if
 		:: STATE(t) == HELD && !(PLACE(t) == FENCE(l) && HOLDER(l) == OWNER_OF(t)) ->
-			/* nobody else writes it any more */
+			/* no other session writes it any more */
 			write_ticket(t, NONE, false, 0)
 		:: STATE(t) == HELD && PLACE(t) == FENCE(l) && HOLDER(l) == OWNER_OF(t) && !ALIVE(t) ->
 			try_name(l, CHANGE);
@@ -914,7 +913,7 @@ inline prune() {
 
 /* ---- fence.c ---- */
 
-/* fence_check with allow_lapsed, of the newest grant if it is the own owner's */
+/* fence_check with allow_lapsed, for the newest grant if it is of the own owner */
 inline check(l) {
 	{
 		if
@@ -979,7 +978,7 @@ inline forget_savepoint() {
 	od;
 	i = 0
 }
-/* ROLLBACK TO: rows, tags (PostgreSQL gives back those of the subtransaction), fences_abort_sub */
+/* ROLLBACK TO: rows, tags (PostgreSQL releases those of the subtransaction), fences_abort_sub */
 inline rollback_to() {
 	{
 		i = 0;
@@ -1063,7 +1062,7 @@ inline release_tags() {
 	failed = false
 }
 
-/* a ticket leaves the queue: nobody is behind it any more */
+/* a ticket leaves the queue, so nobody is behind it any more */
 inline leave_queue(t) {
 	stayed[t] = false; passed_over[t] = false; before[t] = 0; j = 0;
 	do
@@ -1079,7 +1078,7 @@ inline publish_ticket(t) {
 		if
 		:: pending_ticket[t].state == WAITING && (committed_ticket[t].state != WAITING || committed_ticket[t].place != pending_ticket[t].place) ->
 			leave_queue(t);
-			/* no waiter is born behind the mark, but one that shares a turn of this transaction */
+			/* no new waiter is behind the mark, unless it shares a turn of this transaction */
 			assert(pending_ticket[t].place > committed_lock[LOCK_OF(t)].passed || committed_lock[LOCK_OF(t)].holder == OWNER_OF(t));
 			stayed[t] = true;
 			do
@@ -1120,7 +1119,7 @@ inline publish_lock(l) {
 			newest[l] = pending_lock[l].fence
 		:: else
 		fi;
-		/* whoever ends a grant, or gives it to somebody else in one go, knows that it is over */
+		/* a session that ends its grant, or passes the lock on at once, knows that the grant is over */
 		if
 		:: committed_lock[l].holder == my && (pending_lock[l].holder != my || pending_lock[l].fence != committed_lock[l].fence) -> believes[l] = believes[l] & (255 - (1 << my))
 		:: else
@@ -1138,7 +1137,7 @@ inline publish_lock(l) {
 #define COMMITTED_IN_QUEUE(t)	(committed_ticket[t].state == WAITING && committed_ticket[t].alive && committed_ticket[t].place > committed_lock[LOCK_OF(t)].passed)
 #endif
 
-/* after the rows are out: who holds, and who was passed over */
+/* after the rows are committed: who holds, and who was passed over */
 inline publish_beliefs(l) {
 	if
 	:: committed_lock[l].holder != 0 && ANY(BELIEVES, l) ->
@@ -1194,7 +1193,7 @@ inline verify(l) {
 	fi
 }
 
-/* no stale commit: the fence is the newest one, its grant was not ended */
+/* no stale commit: the fence is the newest, and its grant was not ended */
 inline assert_not_stale(l) {
 	assert(checked[l] == 0 ||
 		(!settled[l] && newest[l] == checked[l] && committed_lock[l].fence == checked[l] && committed_lock[l].holder != 0) ||
@@ -1203,8 +1202,8 @@ inline assert_not_stale(l) {
 }
 
 /*
- * Three steps: verify, COMMIT, and the tags are given back after everybody
- * sees the rows.
+ * Three steps: verify; COMMIT; and release the tags once everybody sees the
+ * rows.
  */
 inline commit() {
 	atomic {
@@ -1269,7 +1268,7 @@ inline forget_savepoint_if_mine() {
 #endif
 }
 
-/* ---- who takes part ---- */
+/* ---- the participants ---- */
 
 #define LOCALS \
 	byte name0, ticket0, last, head, at, again, i, j, l, t, t1; \
@@ -1277,7 +1276,7 @@ inline forget_savepoint_if_mine() {
 	byte checked[LOCKS]; bool settled[LOCKS]; \
 	bool queue0, ok, blocked, wrote, failed, patient, silent, in_line, knows_nobody, wakes
 
-/* Any calls out of "may", up to "calls" a transaction, up to "transactions". */
+/* Makes any calls of "may", up to "calls" per transaction, in up to "transactions". */
 proctype Client(byte me; byte my; byte may; byte transactions; byte calls) {
 	LOCALS;
 	byte slot, call;
@@ -1347,7 +1346,7 @@ proctype Client(byte me; byte my; byte may; byte transactions; byte calls) {
 }
 
 #ifdef WRITER
-/* A stalled holder that has checked its fence: writes, and commits at some time. */
+/* A stalled holder that has checked its fence; it writes, and commits at any time. */
 proctype Writer(byte me; byte my) {
 	LOCALS;
 	byte may = 0;
@@ -1359,11 +1358,11 @@ proctype Writer(byte me; byte my) {
 #endif
 #ifdef WAITER
 /*
- * wait_loop.  Looks until it has had its turn; it never dies (Clock leaves ticket
- * LIVING alone).  After a silent look at a lock that another holds it sleeps until
- * it is woken, or somebody's time has run out.  Until it knows that everybody
- * finds its ticket it asks before each look who might be ending the grant without
- * having seen it, and waits for the end of that one instead.
+ * wait_loop.  Looks until it is granted the lock; it never dies (Clock leaves ticket
+ * LIVING alone).  After a silent look at a lock that another holds, it sleeps until
+ * it is woken or a deadline has passed.  Until it knows that everybody sees its
+ * ticket, it checks before each look which session may be ending the grant without
+ * having seen the ticket, and first waits for that session to end.
  */
 #ifdef NOBODY_ASKED
 #define ENDS_GRANT(s)	false
@@ -1433,7 +1432,7 @@ inline time_passes() { woken = true }
 #else
 inline time_passes() { skip }
 #endif
-/* Only steps that change something, so that spin sees where nothing can go on. */
+/* Only steps that change something, so that spin sees where nothing can continue. */
 #define MAY_FADE(t)	(committed_ticket[t].alive && committed_ticket[t].state != NONE && !((t) == LIVING && committed_ticket[t].state == WAITING))
 inline fade(t) {
 	committed_ticket[t].alive = false;
@@ -1459,7 +1458,7 @@ end:
 	od
 }
 
-/* Lock 0 .. are held by owner 1 with fence 1 to begin with. */
+/* At the start, owner 1 holds all locks, with fence 1. */
 inline start() {
 	byte k = 0;
 	do

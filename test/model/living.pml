@@ -1,7 +1,7 @@
 /*
- * A waiter that stays alive is granted in the end, whatever the others do, who
- * may die at any time; and while another holds the lock it sleeps until it is
- * woken.  Needs weak fairness.
+ * A waiter that stays alive is granted the lock in the end, whatever the others
+ * do; they may die at any time.  While another holds the lock, it sleeps until it
+ * is woken.  Needs weak fairness.
  */
 #define LIVING	2
 #define WAITER

@@ -1,4 +1,4 @@
-/* Ended tickets and idle locks are removed; fences go on from the floor. */
+/* Ended tickets and idle locks are removed; fences continue from the floor. */
 #define OWNERS	2
 #define PRUNING
 #define CALLS	(ACQUIRE | CHECK | LOOK | PRUNE | RELEASE | RENEW | TRY)

@@ -1,4 +1,4 @@
-/* Work that is undone by ROLLBACK TO: rows, tags, checks and what settled them. */
+/* ROLLBACK TO rolls back rows, tags, checks, and early verifications of checks. */
 #define OWNERS	2
 #define CALLS	(ACQUIRE | CHECK | LOOK | RELEASE | SAVEPOINT | TRY)
 #include "lease.pml"

@@ -1,6 +1,6 @@
 /*
- * As living.pml, with somebody ahead in the queue who gives up while the lock is
- * being released: then the next has to be woken instead.  Needs weak fairness.
+ * Like living.pml, but a waiter ahead in the queue gives up while the lock is
+ * being released, so the next waiter has to be woken instead.  Needs weak fairness.
  */
 #define LIVING	2
 #define WAITER

@@ -1,6 +1,6 @@
 /*
- * Two locks, and transactions that touch both.  A wait may end in a deadlock
- * error here, for two locks taken in crossed order are the caller's affair.
+ * Two locks, and transactions that use both.  A wait may end in a deadlock error
+ * here, because callers must not take two locks in opposite orders.
  */
 #define LOCKS	2
 #define OWNERS	2

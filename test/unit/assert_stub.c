@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * assert_stub.c
- *	  What a failed assertion calls, where the server's headers have them
- *	  enabled.  The arguments differ between versions, but the first is the
- *	  condition in all; so the server's declaration stays out of here.
+ *	  The function that a failed assertion calls if the server's headers
+ *	  enable assertions.  Its arguments differ between versions, but the first
+ *	  is always the condition, so we do not include the server's declaration.
  *
  * Copyright (c) 2026, leaselock contributors
  *

@@ -1,16 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * decide_test.c
- *	  Enumerates small worlds and every event in them, and has every plan
- *	  checked that the rules make of that.
+ *	  Enumerates small worlds and every event in them, and checks every plan
+ *	  that the rules make.
  *
  * Usage: decide_test [--first]
  *
  * A world is a lock, up to three tickets of its grant, and up to three waiters.
  * All locks are combined with all short queues, and the plain locks with all
  * queues.  Each event is carried out once for every combination of tags that
- * could be busy on its way.  Prints TAP, a line a promise; --first stops at the
- * first violation.
+ * could be busy on its way.  Prints TAP, one line for each promise; --first
+ * stops at the first violation.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -24,18 +24,18 @@
 #define MAX_SHARES		3
 #define MAX_WAITERS		3
 
-/* Fences of grants: of the present one, and of an earlier one. */
+/* Fences: of the present grant, and of an earlier one. */
 #define FENCE			100
 #define OLD_FENCE		50
 
-/* How much is tried in a world. */
+/* How many variants are tried in a world. */
 typedef enum Effort
 {
 	QUICK,
 	THOROUGH
 } Effort;
 
-/* What the clock and a backend say of a waiter. */
+/* A waiter's deadlines, and its backend. */
 typedef struct Life
 {
 	TimestampTz wait_until;
@@ -46,7 +46,7 @@ typedef struct Life
 
 static World locks[MAX_LOCKS];
 static int	lock_count = 0;
-static int	plain_lock_count = 0;	/* of those, the first so many */
+static int	plain_lock_count = 0;	/* the first of them are plain */
 
 static long worlds = 0;
 static long cases = 0;
@@ -97,7 +97,7 @@ free_world(void)
 	return world;
 }
 
-/* A grant of A without a share, but perhaps with the named hold. */
+/* A grant of A without a ticket; a named hold unless "hold" is NO_TIME. */
 static World
 granted_world(TimestampTz hold)
 {
@@ -162,8 +162,9 @@ keep_lock(const World *world)
 }
 
 /*
- * A lock with tickets that expire then, of which one (or -1) is the first.  One
- * that nobody has claimed has been promoted, and does not last that long.
+ * Adds a lock with tickets that have these expiries; "first" is the index of
+ * the first ticket, or -1.  If ticket 0 is not claimed, it was promoted, so
+ * its lease is shorter.
  */
 static void
 keep_held(int count, const TimestampTz *expiries, int first, bool claimed,
@@ -181,7 +182,7 @@ keep_held(int count, const TimestampTz *expiries, int first, bool claimed,
 	keep_lock(&world);
 }
 
-/* The lapse of the only ticket was written; the grant is still the newest. */
+/* The lapse of the only ticket is written; its grant is still the newest. */
 static World
 settled_world(void)
 {
@@ -191,7 +192,7 @@ settled_world(void)
 	return world;
 }
 
-/* Tickets that are no share of the grant, of A. */
+/* Adds tickets of A that are not shares of the present grant. */
 static void
 add_former_tickets(World *world)
 {
@@ -215,7 +216,7 @@ add_former_tickets(World *world)
 	lapsed->claimed = true;
 }
 
-/* Those that are combined with long queues. */
+/* Makes the locks that are combined with long queues. */
 static void
 make_plain_locks(void)
 {
@@ -274,7 +275,7 @@ make_locks(void)
 	add_share(&world, SOMETIME, true, true);
 	add_former_tickets(&world);
 	keep_lock(&world);
-	/* a clock that was set back has left the lock's time ahead */
+	/* changed_at is not in the past, as after the clock was set back */
 	world = free_world();
 	world.lock.changed_at = NOW;
 	keep_lock(&world);
@@ -288,7 +289,7 @@ make_locks(void)
  * ----------------------------------------------------------------------
  */
 
-/* A look at what was just written, with all tags to be had. */
+/* Looks at what was just written, with all tags free. */
 static void
 look_again(const Play *first)
 {
@@ -305,7 +306,7 @@ look_again(const Play *first)
 	again.event.ticket = world.tickets[again.ticket].ticket;
 	again.event.waiter_timeout_us = WAITER_TIMEOUT;
 	again.event.pid = OWN_PID;
-	check(PROGRESS, play(&again), &again, "no end");
+	check(PROGRESS, play(&again), &again, "it does not end");
 	check_outcome(&again, &before, &world);
 	check(ASKED_AGAIN, again.plan.state == state ||
 		  (state == LEASE_WAITING && (again.plan.state == LEASE_HELD ||
@@ -313,7 +314,7 @@ look_again(const Play *first)
 		  &again, "another state");
 }
 
-/* Carries an event out on every path, from a world that stays as it is. */
+/* Carries out an event on every path, each time from the same world. */
 static void
 try_paths(const World *world, const LeaseEvent *event, int ticket,
 		  unsigned first_busy)
@@ -332,7 +333,7 @@ try_paths(const World *world, const LeaseEvent *event, int ticket,
 		};
 
 		cases++;
-		check(PROGRESS, play(&first), &first, "no end");
+		check(PROGRESS, play(&first), &first, "it does not end");
 		check_outcome(&first, world, &copy);
 		if (first.wrote && event->kind <= EVENT_CANCEL)
 			look_again(&first);
@@ -352,8 +353,8 @@ has_dead(const World *world)
 }
 
 /*
- * The variants of a world that matter to an event: a wait that closes a cycle,
- * a queue that is full, dead waiters that are many.
+ * Tries the variants of a world that matter to an event: a wait that closes a
+ * cycle, a full queue, many dead waiters.
  */
 static void
 try_event(const World *world, LeaseEvent *event, int ticket)
@@ -388,7 +389,7 @@ try_event(const World *world, LeaseEvent *event, int ticket)
 	}
 }
 
-/* The same where tags were busy for a plan that another world had led to. */
+/* The same, and with tags that were busy for a plan made in another world. */
 static void
 try_event_after_busy(const World *world, LeaseEvent *event, int ticket)
 {
@@ -409,7 +410,7 @@ try_how(const World *world, LeaseEvent *event, int ticket, Effort effort)
 		try_event(world, event, ticket);
 }
 
-/* With and without a place in the queue, at first and later. */
+/* Acquires with and without queueing, at the first try and later. */
 static void
 try_acquire(const World *world, LeaseEvent *event, Effort effort)
 {
@@ -465,7 +466,7 @@ try_named(const World *world, const Identity *who, Effort effort)
 	try_how(world, &event, -1, effort);
 }
 
-/* What somebody does without a ticket. */
+/* Tries what an identity can do without a ticket. */
 static void
 try_identity(const World *world, const Identity *who, Effort effort)
 {
@@ -474,7 +475,7 @@ try_identity(const World *world, const Identity *who, Effort effort)
 		try_requests(world, who, effort);
 }
 
-/* Bits 0 to 3 are the flags of a look, in the order of LeaseEvent. */
+/* Tries a look; the bits are the flags in the order of LeaseEvent. */
 static void
 try_look(const World *world, int ticket, unsigned flags, Effort effort)
 {
@@ -518,7 +519,7 @@ try_prune_ticket(const World *world, int ticket)
 	}
 }
 
-/* What is done with a ticket. */
+/* Tries what can be done with a ticket. */
 static void
 try_ticket(const World *world, int ticket, Effort effort)
 {
@@ -544,7 +545,7 @@ try_ticket(const World *world, int ticket, Effort effort)
 	try_prune_ticket(world, ticket);
 }
 
-/* What operators do, and housekeeping. */
+/* Tries what operators do, and pruning of the lock. */
 static void
 try_operators(const World *world, Effort effort)
 {
@@ -567,7 +568,7 @@ try_operators(const World *world, Effort effort)
 	}
 }
 
-/* What is asked of a ticket that was pruned. */
+/* Tries events for a ticket that was pruned. */
 static void
 try_gone(const World *world)
 {
@@ -601,10 +602,10 @@ try_world(const World *world, Effort effort)
  * ----------------------------------------------------------------------
  */
 
-/* Every way to wait; the first few stand for the others in long queues. */
+/* Every way to wait; long queues use only the first few. */
 static const Life lives[] = {
 	{SOMETIME, SOON, 0, false}, /* polls */
-	{SOMETIME, NOW, 0, false},	/* has fallen silent */
+	{SOMETIME, NOW, 0, false},	/* has stopped polling */
 	{SOMETIME, NO_TIME, OTHER_PID, true},	/* is attended */
 	{NOW, SOMETIME, 0, false},	/* its wait has run out */
 	{SOMETIME, PAST, 0, false},
@@ -637,8 +638,8 @@ add_waiter(World *world, int who, const Life *life, int64 place)
 }
 
 /*
- * With every passed mark up to the last waiter, and perhaps with each role shut
- * out of the scope.
+ * Tries a world with every passed mark up to the last waiter, and, with
+ * "with_access", with each role in turn denied access to the scope.
  */
 static void
 try_marks(World *world, int length, Effort effort, bool with_access)
@@ -659,7 +660,7 @@ try_marks(World *world, int length, Effort effort, bool with_access)
 	}
 }
 
-/* All queues of a length whose waiters live in the first so many ways. */
+/* Tries all queues of a length; the waiters take the first "ways" of lives. */
 static void
 try_queues(const World *lock, int length, int ways, Effort effort,
 		   bool with_access)

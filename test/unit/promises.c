@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * promises.c
- *	  What every plan is held to.
+ *	  The promises that every plan must keep.
  *
- * The judgements here are written anew from the contract, not taken from
- * decide.c, and count rows where that trusts the lock's row.  So an error in a
- * judgement of the rules is an error in a plan, too.
+ * The judgements here are written independently from the contract, not taken
+ * from decide.c, and count rows where decide.c trusts the lock's row.  So an
+ * error in a judgement of the rules shows as an error in a plan.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -21,36 +21,36 @@
  * ----------------------------------------------------------------------
  */
 
-/* How many counterexamples are shown of each promise. */
+/* How many counterexamples are shown for each promise. */
 #define SHOWN	2
 
 static const char *const names[PROMISES] = {
-	[PROGRESS] = "an incomplete plan wants something new that is to be had",
+	[PROGRESS] = "an incomplete plan asks for something new that it can get",
 	[WRITES_WHEN_COMPLETE] = "an incomplete plan writes nothing",
-	[ONE_HOLDER] = "a grant begins or ends only where no live grant of others does",
-	[FENCE_GROWS] = "a new grant has the next fence, every other plan keeps the fence",
-	[FIRST_IN_FIRST_OUT] = "the lock goes to the identity that waits first",
-	[OTHERS_UNTOUCHED] = "tickets of others change by promotion and break only",
-	[TAGS_COVER] = "what is written is covered by the tags that are held",
-	[TAGS_SUFFICE] = "a plan under its tags needs no more, and holds no higher ones",
-	[NO_WRITE_WITHOUT_PLACE] = "contended, refused and refused by a cycle: nothing is written",
-	[STATE_DIAGRAM] = "a ticket's state changes as the diagram says",
-	[STATE_STORED] = "the state that is answered is that of the written rows",
-	[ASKED_AGAIN] = "a look at the written rows agrees",
+	[ONE_HOLDER] = "a live grant ends only by release or break, and a new one begins only where none is live",
+	[FENCE_GROWS] = "a new grant has the next fence, and every other plan keeps the fence",
+	[FIRST_IN_FIRST_OUT] = "the lock goes to the identity at the head of the queue",
+	[OTHERS_UNTOUCHED] = "other tickets change only by promotion or break",
+	[TAGS_COVER] = "the held tags cover what is written",
+	[TAGS_SUFFICE] = "under its tags a plan needs no more tags, and its name tag is not higher than necessary",
+	[NO_WRITE_WITHOUT_PLACE] = "nothing is written for a contended or refused request, or one that would close a cycle",
+	[STATE_DIAGRAM] = "a ticket's state changes as the state diagram allows",
+	[STATE_STORED] = "the state in the answer is that of the written rows",
+	[ASKED_AGAIN] = "a second look, at the written rows, agrees",
 	[LOCK_ROW] = "the lock's row agrees with its tickets",
-	[TICKET_ROWS] = "a ticket's row says what its state implies",
-	[PASSED_MARK] = "the passed mark grows, and passes no live waiter of others",
-	[RENEWAL_SHORTENS_NOBODY] = "what extends a grant shortens no other share",
-	[RELEASE_KEEPS_OTHERS] = "a release of one of several shares keeps the others",
-	[WAKES] = "whose turn has come is woken",
-	[DURABILITY] = "grants and shares are acknowledged, releases to nobody are losable",
-	[LENGTHS] = "leases and waits have the lengths that were asked for",
-	[TOLD] = "each change has its event, each grant one beginning, each lapsed one an expiry",
-	[ANSWERS] = "with free tags the answer is the contract's",
-	[BUSY_ANSWERS] = "with busy tags the answer is that, or one that grants nothing",
-	[JUDGEMENTS] = "states, liveness and depth are judged as the rows say",
-	[FENCE_VERDICTS] = "fences are judged as the lock's row says",
-	[SIPHASH] = "siphash gives the numbers of its paper"
+	[TICKET_ROWS] = "a ticket's row matches its state",
+	[PASSED_MARK] = "the passed mark never moves back, and passes no live waiter of another identity",
+	[RENEWAL_SHORTENS_NOBODY] = "extending a grant shortens no other share",
+	[RELEASE_KEEPS_OTHERS] = "releasing one of several shares keeps the others",
+	[WAKES] = "the waiter whose turn has come is woken",
+	[DURABILITY] = "grants and new shares are ACKNOWLEDGED, releases that promote nobody LOSABLE, others DURABLE",
+	[LENGTHS] = "leases and waits have the requested lengths",
+	[TOLD] = "each change has its event, each grant one beginning, each lapsed grant an expiry",
+	[ANSWERS] = "with free tags the answer is that of the contract",
+	[BUSY_ANSWERS] = "with busy tags the answer is the same, or one that grants nothing",
+	[JUDGEMENTS] = "judgements of states, liveness and depth match the rows",
+	[FENCE_VERDICTS] = "verdicts on fences match the lock's row",
+	[SIPHASH] = "siphash matches the vectors published with its paper"
 };
 
 static const char *const kinds[] = {
@@ -86,7 +86,7 @@ bool		stop_at_first = false;
 long		checks[PROMISES];
 static long violations[PROMISES];
 
-/* Prints the results as TAP; how many promises are not kept. */
+/* Prints the results as TAP; returns how many promises are not kept. */
 int
 report_promises(void)
 {
@@ -94,7 +94,7 @@ report_promises(void)
 
 	for (int i = 0; i < PROMISES; i++)
 	{
-		/* what was never put to the test is not kept either */
+		/* a promise that was never checked does not count as kept */
 		bool		kept = checks[i] > 0 && violations[i] == 0;
 
 		printf("%s %d - %s (%ld of %ld)\n", kept ? "ok" : "not ok", i + 1,
@@ -115,7 +115,7 @@ identity_letter(const Identity *who)
 	return who->owner[0] == 'a' ? 'A' : 'B';
 }
 
-/* A time, as it differs from now. */
+/* A time, relative to now. */
 static const char *
 offset(TimestampTz time)
 {
@@ -187,7 +187,7 @@ show_event(const Play *play)
 		   plan->wake, plan->durability);
 }
 
-/* Notes a check that failed, and shows what it was about. */
+/* Counts a failed check, and shows the world and the event. */
 void
 report_violation(Promise promise, const Play *play, const char *detail)
 {
@@ -205,7 +205,7 @@ report_violation(Promise promise, const Play *play, const char *detail)
 }
 
 /* ----------------------------------------------------------------------
- * The contract's judgements, by the rows
+ * The judgements of the contract, from the rows
  * ----------------------------------------------------------------------
  */
 
@@ -222,7 +222,7 @@ is_allowed(const World *world, const Identity *who)
 	return who->role != InvalidOid && world->role_allowed[who->role - 1];
 }
 
-/* Whether a ticket is one of the lock's grant by what is stored. */
+/* Whether a ticket belongs to the lock's grant, according to the rows. */
 static bool
 is_member(const World *world, int i)
 {
@@ -319,7 +319,7 @@ has_rival(const World *world)
 	return false;
 }
 
-/* Whether an identity could have the lock if it asked for it now. */
+/* Whether an identity would be granted the lock if it requested it now. */
 static bool
 has_turn(const World *world, const Identity *who)
 {
@@ -330,7 +330,7 @@ has_turn(const World *world, const Identity *who)
 	return first < 0 || is_same(&world->tickets[first].who, who);
 }
 
-/* Whether an identity waits for another, at a place or (0) at the end. */
+/* Whether an identity has to wait for another, at a place or (0) at the end. */
 bool
 is_blocked(const World *world, const Identity *who, int64 place)
 {
@@ -357,7 +357,7 @@ state_of(const World *world, int i)
 		LEASE_CANCELLED : LEASE_TIMED_OUT;
 }
 
-/* The event's ticket before it, "contended" standing for none. */
+/* The state of the event's ticket before it; "contended" if there is none. */
 static LeaseState
 state_before(const Play *play, const World *before)
 {
@@ -410,16 +410,16 @@ check_incomplete(const Play *play)
 			 (plan->needs_tags & ~view->tags) != 0);
 	else
 		progress = (plan->likes_tags & (view->tags | view->busy)) == 0;
-	check(PROGRESS, progress, play, "it is known, held or busy already");
+	check(PROGRESS, progress, play, "it is already known, held or busy");
 	check(WRITES_WHEN_COMPLETE, !plan->writes_lock && !plan->writes_head &&
 		  !plan->writes_ticket && !plan->deletes_lock &&
 		  !plan->deletes_ticket && !plan->begins_grant && !plan->ends_grant,
-		  play, "it does");
-	/* only what prunes a lock learns late that it needs the floor's tag */
+		  play, "it writes");
+	/* only pruning a lock learns late that it needs the floor's tag */
 	if (needs)
 		check(TAGS_SUFFICE, play->met_busy ||
 			  play->needs <= (play->event.kind == EVENT_PRUNE_LOCK),
-			  play, "it needs others");
+			  play, "it needs more tags");
 }
 
 /* ----------------------------------------------------------------------
@@ -447,9 +447,9 @@ check_one_holder(const Play *play, const World *before, const World *after)
 	if (!is_held(before) && is_held(after) && !plan->begins_grant)
 		check(ONE_HOLDER, play->event.kind == EVENT_RENEW_LOCK &&
 			  has_hold(before, &play->event.who) && !has_rival(before), play,
-			  "a grant lives again");
+			  "a lapsed grant is live again");
 	check(ONE_HOLDER, !plan->ends_grant || plan->begins_grant ||
-		  !is_held(after), play, "an ended grant lives");
+		  !is_held(after), play, "an ended grant is live");
 }
 
 static void
@@ -472,7 +472,7 @@ check_fence(const Play *play, const World *before, const World *after)
 			  "the ticket has another fence");
 }
 
-/* The first of the queue, where a grant begins, and where a place is drawn. */
+/* Who is granted the lock, who is promoted, and where a place is assigned. */
 static void
 check_order(const Play *play, const World *before, const World *after)
 {
@@ -499,10 +499,10 @@ check_order(const Play *play, const World *before, const World *after)
 			  after->tickets[before->count].place, play,
 			  "a place is not at the end");
 	check(FIRST_IN_FIRST_OUT, after->tickets[before->count].place >
-		  before->lock.passed, play, "a place has passed already");
+		  before->lock.passed, play, "a place is already passed");
 }
 
-/* Whoever finds many dead waiters, and no live one of others, passes them. */
+/* A grant or release that finds many dead waiters and no live one passes them. */
 static void
 check_dead_passed(const Play *play, const World *before, const World *after)
 {
@@ -514,7 +514,7 @@ check_dead_passed(const Play *play, const World *before, const World *after)
 	if (!finds || view->dead_waiters < MANY_DEAD)
 		return;
 	check(PASSED_MARK, play->met_busy || (view->tags & TAG_QUEUE) != 0, play,
-		  "the queue tag was not tried for");
+		  "the queue tag was not tried");
 	if (view->tags & TAG_QUEUE)
 		check(PASSED_MARK, after->lock.passed >= view->dead_place, play,
 			  "dead waiters are not passed");
@@ -525,24 +525,24 @@ check_passed(const Play *play, const World *before, const World *after)
 {
 	check_dead_passed(play, before, after);
 	check(PASSED_MARK, play->plan.deletes_lock ||
-		  after->lock.passed >= before->lock.passed, play, "it goes back");
+		  after->lock.passed >= before->lock.passed, play, "it moves back");
 	for (int i = 0; i < before->count; i++)
 	{
 		const TicketRow *ticket = &before->tickets[i];
 
-		/* the granted identity's share its turn */
+		/* the other waiters of the granted identity share its turn */
 		if (is_live_waiter(before, i) &&
 			ticket->place > before->lock.passed &&
 			!(play->plan.begins_grant &&
 			  is_same(&ticket->who, &after->lock.holder)))
 			check(PASSED_MARK, ticket->place > after->lock.passed, play,
 				  "a live waiter is passed");
-		/* or a silent one could speak up, and be first again */
+		/* otherwise a dead waiter could poll again, and be first again */
 		if (play->plan.begins_grant && (play->plan.from_queue ||
 										play->plan.writes_head))
 			check(PASSED_MARK, ticket->place <= after->lock.passed ||
 				  ticket->place > before->tickets[first_waiter(before)].place,
-				  play, "who stood before is not passed");
+				  play, "an earlier waiter is not passed");
 	}
 }
 
@@ -551,7 +551,7 @@ check_passed(const Play *play, const World *before, const World *after)
  * ----------------------------------------------------------------------
  */
 
-/* The mode of the name tag that what is written takes, by locking.md. */
+/* The mode of the name tag that the writes require. */
 static NameMode
 required_name(const Play *play, const World *before)
 {
@@ -567,7 +567,7 @@ required_name(const Play *play, const World *before)
 	return NAME_NONE;
 }
 
-/* The last place whose turn a grant out of the queue is. */
+/* The last place that a grant from the queue passes. */
 static int64
 passed_by_grant(const Play *play, const World *before)
 {
@@ -624,10 +624,10 @@ check_tags(const Play *play, const World *before, const World *after)
 	check(TAGS_COVER, (view->tags & tags) == tags, play, "a tag is missing");
 	if (writes_anything(&play->plan))
 		check(TAGS_SUFFICE, view->name <= name, play,
-			  "the name tag is higher than it must be");
+			  "the name tag is higher than necessary");
 	else
 		check(TAGS_COVER, !play->plan.begins_grant && !play->plan.ends_grant &&
-			  !play->plan.ends_lapsed_shares, play, "a part only is written");
+			  !play->plan.ends_lapsed_shares, play, "only a part is written");
 }
 
 /* ----------------------------------------------------------------------
@@ -669,12 +669,13 @@ check_members(const Play *play, const World *after)
 	check(LOCK_ROW, lock->tickets == members, play,
 		  "the number of tickets is wrong");
 	check(LOCK_ROW, unlisted == lock->has_first &&
-		  first_found == lock->has_first, play, "the first is wrong");
+		  first_found == lock->has_first, play, "the first ticket is wrong");
 	if (live_tickets(after) > 0)
 		check(LOCK_ROW, lock->expires_at == latest_expiry(after), play,
 			  "the expiry is not the latest");
 	else
-		check(LOCK_ROW, lock->expires_at <= NOW, play, "nobody expires so late");
+		check(LOCK_ROW, lock->expires_at <= NOW, play,
+			  "no ticket expires so late");
 }
 
 static void
@@ -689,14 +690,14 @@ check_lock_row(const Play *play, const World *after)
 			  lock->hold_expires_at == NO_TIME &&
 			  lock->granted_at == NO_TIME &&
 			  !FullTransactionIdIsValid(lock->granted_xid), play,
-			  "nobody holds something");
+			  "a lock without a holder keeps traces of a grant");
 	else
 		check(LOCK_ROW, lock->holder.owner != NULL &&
-			  lock->granted_at != NO_TIME, play, "half a holder");
+			  lock->granted_at != NO_TIME, play, "the holder is incomplete");
 	if (play->plan.writes_lock && play->event.kind != EVENT_PRUNE_TICKET)
-		check(LOCK_ROW, lock->changed_at == NOW, play, "its time stands still");
+		check(LOCK_ROW, lock->changed_at == NOW, play, "changed_at is not now");
 	if (play->plan.begins_grant)
-		check(LOCK_ROW, lock->granted_at == NOW, play, "granted at another time");
+		check(LOCK_ROW, lock->granted_at == NOW, play, "granted_at is not now");
 }
 
 static void
@@ -709,18 +710,19 @@ check_ticket_row(const Play *play, const TicketRow *ticket)
 	check(TICKET_ROWS, waits || ticket->waiter_pid == 0, play, "the backend");
 	check(TICKET_ROWS, !waits || ticket->wait_until > NOW, play, "the wait");
 	check(TICKET_ROWS, ticket->wait_until != NO_TIME ||
-		  (!waits && ticket->alive_until == NO_TIME), play, "a wait of nothing");
+		  (!waits && ticket->alive_until == NO_TIME), play,
+		  "the end of the wait is missing");
 	check(TICKET_ROWS, ticket->state == LEASE_HELD || !ticket->listed, play,
-		  "it is on a list");
+		  "it is listed, but not held");
 	check(TICKET_ROWS, (ticket->ended_at != NO_TIME) == ended &&
 		  ticket->ended_at <= NOW, play, "the end");
 	check(TICKET_ROWS, ticket->state != LEASE_HELD ||
 		  ticket->expires_at > NOW, play, "the lease");
 	check(TICKET_ROWS, ticket->state != LEASE_CONTENDED &&
-		  ticket->state != LEASE_GONE, play, "the state is none to store");
+		  ticket->state != LEASE_GONE, play, "the state is never stored");
 }
 
-/* What never changes. */
+/* Checks the columns that never change. */
 static void
 check_ticket_kept(const Play *play, const TicketRow *old, const TicketRow *new)
 {
@@ -747,7 +749,7 @@ check_new_ticket(const Play *play)
 		  ticket->requested_at == NOW &&
 		  (ticket->wait_until != NO_TIME) == (ticket->state == LEASE_WAITING) &&
 		  !ItemPointerIsValid(&ticket->version.tid), play,
-		  "not the ticket that was asked for");
+		  "not the requested ticket");
 }
 
 static void
@@ -797,8 +799,8 @@ is_of_ticket(EventKind kind)
 }
 
 /*
- * Who would have waited is told what was in the way; a busy scope is waited for
- * as if it were the lock.
+ * The answer to a request that could have waited names the busy tag; instead of
+ * a scope's tag it names the name tag.
  */
 static void
 check_contended(const Play *play)
@@ -812,10 +814,10 @@ check_contended(const Play *play)
 	if (retry_after != 0)
 		check(BUSY_ANSWERS, (retry_after & busy) != 0 ||
 			  (retry_after == TAG_NAME && (busy & TAG_SCOPE)), play,
-			  "what is not busy is in the way");
+			  "the tag that it names is not busy");
 	else
 		check(BUSY_ANSWERS, !event->may_queue || event->left_us <= 0, play,
-			  "nothing is in the way");
+			  "it names no busy tag");
 }
 
 static void
@@ -833,13 +835,13 @@ check_state(const Play *play, const World *before, const World *after)
 	else if (!play->view.has_ticket)
 		check(STATE_DIAGRAM, state == LEASE_HELD || state == LEASE_WAITING ||
 			  state == LEASE_CONTENDED || state == LEASE_DEADLOCK, play,
-			  "no beginning");
+			  "not an initial state");
 	if (plan->writes_ticket)
 		check(STATE_STORED, plan->ticket.state == state, play,
-			  "another is written");
+			  "another state is written");
 	if (i < after->count)
 		check(STATE_STORED, state_of(after, i) == state, play,
-			  "the rows say another");
+			  "the rows say another state");
 	else if (!play->view.has_ticket)
 		check(STATE_STORED, state == LEASE_CONTENDED ||
 			  state == LEASE_DEADLOCK, play, "there is no ticket");
@@ -847,7 +849,7 @@ check_state(const Play *play, const World *before, const World *after)
 		check_contended(play);
 }
 
-/* What may become of another ticket than the event's. */
+/* Whether a ticket other than the event's may change to a state. */
 static bool
 may_become(const Play *play, const World *before, const World *after, int i,
 		   LeaseState to)
@@ -857,7 +859,7 @@ may_become(const Play *play, const World *before, const World *after, int i,
 	bool		broken = play->event.kind == EVENT_BREAK ||
 		play->event.kind == EVENT_BREAK_STRANGER;
 
-	/* its turn had passed, and it shares the one that its owner has got */
+	/* its place was passed, but its owner is now granted the lock */
 	if (to == LEASE_WAITING && from == LEASE_TIMED_OUT)
 		return before->tickets[i].place <= before->lock.passed &&
 			is_held_by(after, &before->tickets[i].who) &&
@@ -866,7 +868,7 @@ may_become(const Play *play, const World *before, const World *after, int i,
 		return plan->writes_head && i == first_waiter(before);
 	if (to == LEASE_BROKEN && from == LEASE_HELD)
 		return broken && may_end_grant(play, before);
-	/* its turn had passed, but it shared the grant that ends */
+	/* its place was passed, and the grant that kept it alive ends */
 	if (to == LEASE_TIMED_OUT && from == LEASE_WAITING)
 		return before->tickets[i].place <= before->lock.passed &&
 			!is_held_by(after, &before->tickets[i].who);
@@ -925,7 +927,7 @@ check_extension(const Play *play, const World *before, const World *after)
 			  before->lock.hold_expires_at, play, "the hold is shortened");
 }
 
-/* How many live shares there must be after one of them was given back. */
+/* Checks the shares that are left after one of them was released. */
 static void
 check_release(const Play *play, const World *before, const World *after)
 {
@@ -984,7 +986,8 @@ check_wake(const Play *play, const World *before, const World *after)
 		check(WAKES, (play->view.known & PART_HEAD) && play->view.has_head,
 			  play, "no head is known");
 	if (plan->writes_head)
-		check(WAKES, plan->wake == WAKE_HEAD, play, "the promoted one is not");
+		check(WAKES, plan->wake == WAKE_HEAD, play,
+			  "the promoted waiter is not woken");
 	if (turn < 0 || turn == whose_turn(before))
 		return;
 	if (turn >= before->count)
@@ -994,7 +997,7 @@ check_wake(const Play *play, const World *before, const World *after)
 			  (plan->wake == WAKE_HEAD &&
 			   same_uuid(&play->view.head.ticket,
 						 &after->tickets[turn].ticket)), play,
-			  "the next one is not");
+			  "the next waiter is not woken");
 }
 
 static void
@@ -1009,7 +1012,7 @@ check_durability(const Play *play, const World *before, const World *after)
 		(kind == EVENT_RELEASE || kind == EVENT_RELEASE_LOCK);
 	Durability	expected = grants ? ACKNOWLEDGED : releases ? LOSABLE : DURABLE;
 
-	check(DURABILITY, plan->durability == expected, play, "another");
+	check(DURABILITY, plan->durability == expected, play, "another durability");
 }
 
 /* ----------------------------------------------------------------------
@@ -1108,7 +1111,7 @@ check_plan(const Play *play, const World *after)
  * ----------------------------------------------------------------------
  */
 
-/* What an event comes to: an error, a state, or yes or no. */
+/* The result of an event: an error, a state, or yes or no. */
 typedef struct Answer
 {
 	Refusal		refusal;
@@ -1122,14 +1125,14 @@ in_state(LeaseState state)
 	return (Answer) {NOT_REFUSED, state, false};
 }
 
-/* "held" is the first state, which is also what no state looks like. */
+/* Without a state the field is 0, and so reads as LEASE_HELD. */
 static Answer
 yes_or_no(bool yes)
 {
 	return (Answer) {NOT_REFUSED, LEASE_HELD, yes};
 }
 
-/* What a look at a ticket says. */
+/* The answer to a look at a ticket. */
 static Answer
 expected_look(const World *world, int i, const LeaseEvent *event)
 {
@@ -1260,7 +1263,7 @@ expected_answer(const Play *play, const World *world)
 	}
 }
 
-/* Whether an event may come to that where it could not have its tags. */
+/* Whether an event that met busy tags may give this answer. */
 static bool
 is_lesser_answer(const Play *play, const Answer *answer)
 {
@@ -1286,7 +1289,7 @@ is_lesser_answer(const Play *play, const Answer *answer)
 	}
 }
 
-/* Checks what an event came to in the end. */
+/* Checks the final answer to an event. */
 void
 check_outcome(const Play *play, const World *before, const World *after)
 {
@@ -1294,7 +1297,7 @@ check_outcome(const Play *play, const World *before, const World *after)
 	Answer		answer = {play->plan.refusal, play->plan.state, play->plan.yes};
 	bool		same = answer.refusal == expected.refusal &&
 		answer.state == expected.state && answer.yes == expected.yes;
-	const char *detail = expected.refusal != NOT_REFUSED ? "an error is due" :
+	const char *detail = expected.refusal != NOT_REFUSED ? "an error is expected" :
 		is_of_ticket(play->event.kind) ? states[expected.state] :
 		expected.yes ? "yes" : "no";
 
@@ -1337,16 +1340,16 @@ check_fence_verdicts(const Play *play, const World *world)
 	check(FENCE_VERDICTS, judge_fence(lock, lock->fence, NOW) == present, play,
 		  "the newest");
 	check(FENCE_VERDICTS, judge_fence(lock, lock->fence - 1, NOW) ==
-		  FENCE_SUPERSEDED, play, "an older one");
+		  FENCE_SUPERSEDED, play, "an older fence");
 	check(FENCE_VERDICTS, judge_fence(lock, lock->fence + 1, NOW) ==
-		  FENCE_UNKNOWN, play, "a later one");
+		  FENCE_UNKNOWN, play, "a later fence");
 	check(FENCE_VERDICTS, fence_may_commit(lock, lock->fence) ==
 		  (present == FENCE_CURRENT || present == FENCE_LAPSED) &&
 		  !fence_may_commit(lock, lock->fence - 1) &&
 		  !fence_may_commit(lock, lock->fence + 1), play, "at commit");
 }
 
-/* Checks what others ask the rules of a world. */
+/* Checks the judgements that code outside the rules uses. */
 void
 check_judgements(const World *world)
 {
@@ -1361,7 +1364,7 @@ check_judgements(const World *world)
 		if (is_member(world, i))
 			shares[count++] = world->tickets[i];
 	}
-	/* they are not even read where there is but one */
+	/* a single share is not read */
 	if (count <= 1)
 		count = 0;
 	check(JUDGEMENTS, grant_is_live(&world->lock, NOW) == is_held(world),

@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * siphash_test.c
- *	  Compares the keyed hash with the vectors that its authors publish beside
- *	  their paper: key 00 01 .. 0f, input 00 01 .. of each length up to 63.  The
- *	  one of length 15 is the paper's own example (appendix A).
+ *	  Compares the keyed hash with the vectors that its authors publish with
+ *	  their paper: key 00 01 .. 0f, input 00 01 .. of each length up to 63.
+ *	  The vector of length 15 is the example in the paper (appendix A).
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -57,5 +57,5 @@ test_siphash(void)
 		bytes[i] = (unsigned char) i;
 	for (int i = 0; i < (int) lengthof(vectors); i++)
 		check(SIPHASH, siphash(bytes, bytes, i) == vectors[i], NULL,
-			  "of one of the lengths");
+			  "another value");
 }

@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * told.c
- *	  Whether the events of a plan tell of all that it changes, and of nothing
- *	  else.
+ *	  Checks that the events of a plan report everything that it changes, and
+ *	  nothing else.
  *
- * What is to be told is found anew, by comparing all rows of the world before
- * and after, and not from the plan.
+ * The expected events do not come from the plan: they are derived by comparing
+ * all rows of the world before and after it.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -17,13 +17,13 @@
 
 #define MAX_EVENTS	(MAX_CHANGES + MAX_TICKETS)
 
-/* The events that are due. */
+/* The expected events. */
 typedef struct Due
 {
 	const World *before;
 	const World *after;
 	EventKind	kind;
-	const pg_uuid_t *renewed;	/* the ticket that is, or NULL */
+	const pg_uuid_t *renewed;	/* the renewed ticket, or NULL */
 	int			count;
 	EventRow	rows[2 * MAX_TICKETS + 4];
 } Due;
@@ -57,7 +57,7 @@ is_break(const Due *due)
 	return due->kind == EVENT_BREAK || due->kind == EVENT_BREAK_STRANGER;
 }
 
-/* Whether the grant that was is the newest still, with its holder. */
+/* Whether the newest grant and its holder are the same as before. */
 static bool
 grant_stays(const Due *due)
 {
@@ -65,7 +65,7 @@ grant_stays(const Due *due)
 		is_same(&due->after->lock.holder, &due->before->lock.holder);
 }
 
-/* Tickets that are stored as held under the lock's grant. */
+/* The number of tickets stored as held under the lock's grant. */
 static int
 stored_shares(const World *world)
 {
@@ -78,7 +78,7 @@ stored_shares(const World *world)
 	return count;
 }
 
-/* What is due of a ticket whose stored state was s and is t. */
+/* Adds the events expected of a ticket whose row was "was" and is "is". */
 static void
 add_ticket_due(Due *due, const TicketRow *was, const TicketRow *is)
 {
@@ -101,7 +101,7 @@ add_ticket_due(Due *due, const TicketRow *was, const TicketRow *is)
 		if (was->state == known[i].from && is->state == known[i].to)
 			add_due(due, known[i].kind, &is->who, is->fence, &is->ticket, NOW);
 	}
-	/* by the test's clock a renewal may come to the same end as before */
+	/* the test's clock stands still, so a renewal may not change the expiry */
 	if (was->state == LEASE_HELD && is->state == LEASE_HELD &&
 		(was->expires_at != is->expires_at ||
 		 (due->renewed != NULL && same_uuid(due->renewed, &is->ticket))))
@@ -132,7 +132,7 @@ add_tickets_due(Due *due)
 	}
 }
 
-/* Of the named hold. */
+/* Adds the events of the named hold. */
 static void
 add_hold_due(Due *due)
 {
@@ -153,7 +153,7 @@ add_hold_due(Due *due)
 		add_due(due, CHANGE_BROKEN, &was->holder, was->fence, NULL, NOW);
 }
 
-/* Of the grant as a whole. */
+/* Adds the events of the grant as a whole. */
 static void
 add_grant_due(Due *due)
 {
@@ -175,7 +175,7 @@ add_grant_due(Due *due)
 		add_due(due, CHANGE_BROKEN, &was->holder, was->fence, NULL, NOW);
 }
 
-/* An expiry may name any ticket of its grant. */
+/* Compares two events; an expiry may name any ticket of its grant. */
 static bool
 same_event(const EventRow *a, const EventRow *b)
 {
@@ -196,7 +196,7 @@ count_same(const EventRow *rows, int count, const EventRow *row)
 	return same;
 }
 
-/* A grant's beginning comes behind the end of what was before it. */
+/* Whether the beginning of a grant comes after the end of the previous one. */
 static bool
 in_order(const EventRow *rows, int count)
 {
@@ -208,7 +208,7 @@ in_order(const EventRow *rows, int count)
 	return true;
 }
 
-/* Of an expiry: the ticket that it names, if any, had lapsed with the grant. */
+/* Whether the ticket that an expiry names, if any, lapsed with the grant. */
 static bool
 names_own_ticket(const World *before, const EventRow *row)
 {
@@ -240,12 +240,12 @@ check_told(const Play *play, const World *after)
 	add_hold_due(&due);
 	add_grant_due(&due);
 	check(TOLD, count <= MAX_EVENTS && count == due.count, play,
-		  count < due.count ? "an event is missing" : "an event too many");
+		  count < due.count ? "an event is missing" : "there is an extra event");
 	for (int i = 0; i < count; i++)
 	{
 		check(TOLD, count_same(due.rows, due.count, &rows[i]) == 1 &&
 			  count_same(rows, count, &rows[i]) == 1, play,
-			  "an event of nothing");
+			  "an event without a change");
 		check(TOLD, rows[i].kind != CHANGE_EXPIRED ||
 			  names_own_ticket(before, &rows[i]), play,
 			  "an expiry names another's ticket");
@@ -254,6 +254,6 @@ check_told(const Play *play, const World *after)
 			rows[i].fence > before->lock.fence;
 	}
 	check(TOLD, begun == play->plan.begins_grant, play,
-		  "a grant does not begin once");
-	check(TOLD, in_order(rows, count), play, "out of order");
+		  "a grant does not begin exactly once");
+	check(TOLD, in_order(rows, count), play, "the events are out of order");
 }

@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * unit.h
- *	  A test of the rules without a server: small worlds, and what is promised.
+ *	  A test of the rules without a server, in small worlds.
  *
  *	decide_test.c	enumerates worlds and events
  *	world.c			plays the protocol's loop on a world in memory
- *	promises.c		checks each plan that comes out of that
+ *	promises.c		checks each resulting plan
  *	told.c			checks the events of each plan
  *	siphash_test.c	compares the keyed hash with the paper's numbers
  *
@@ -20,12 +20,12 @@
 
 #include "core/decide.h"
 
-/* The server's own want its library. */
+/* The server's replacements need its library. */
 #undef printf
 #undef fprintf
 #undef snprintf
 
-/* The time of every case; what varies is the deadlines around it. */
+/* The time of every case; only the deadlines around it vary. */
 #define NOW				INT64CONST(1000000000)
 #define PAST			(NOW - 1)
 #define SOON			(NOW + 1)
@@ -40,13 +40,13 @@
 #define WAIT			INT64CONST(40000)
 #define WAITER_TIMEOUT	INT64CONST(20000)
 
-/* Backends: the one that calls, and another that attends tickets. */
+/* Backends: the caller, and another that attends tickets. */
 #define OWN_PID			9
 #define OTHER_PID		7
 
 #define MAX_TICKETS		8
 
-/* Stands for a ticket that was there when it was named, but is not any more. */
+/* Stands for a ticket that existed when it was named, but no longer does. */
 #define GONE_TICKET		(-2)
 
 /* Identities.  C has the owner label of A under another role. */
@@ -57,22 +57,22 @@ enum
 
 extern const Identity identities[IDENTITIES];
 
-/* A lock, its tickets, and what is not in their rows. */
+/* A lock, its tickets, and facts that are not in their rows. */
 typedef struct World
 {
 	LockRow		lock;
 	int			count;
-	TicketRow	tickets[MAX_TICKETS];	/* waiters in the order of places */
+	TicketRow	tickets[MAX_TICKETS];	/* waiters ordered by place */
 	bool		attended[MAX_TICKETS];
-	bool		role_allowed[2];	/* of A and B, and of C */
+	bool		role_allowed[2];	/* the role of A and B, and that of C */
 	bool		crowded;		/* each dead waiter stands for many */
-	bool		is_full;		/* the queue is */
-	bool		has_cycle;		/* whoever is blocked would wait for itself */
+	bool		is_full;		/* the queue is full */
+	bool		has_cycle;		/* a blocked waiter would wait for itself */
 	int64		next_fence;
 	int64		floor_fence;
 } World;
 
-/* Which tags turn out to be busy: a path through the protocol. */
+/* A path through the protocol: which tags turn out to be busy. */
 typedef struct Path
 {
 	unsigned char busy[64];
@@ -83,18 +83,18 @@ typedef struct Path
 /* One event on its way, as in protocol.c. */
 typedef struct Play
 {
-	World	   *world;			/* before what is to be written */
+	World	   *world;			/* before the plan is written */
 	LeaseEvent	event;
-	int			ticket;			/* the event's, -1, or GONE_TICKET */
-	unsigned	first_busy;		/* tags that are not even tried for */
+	int			ticket;			/* index of the event's, -1, or GONE_TICKET */
+	unsigned	first_busy;		/* tags that are busy from the start */
 	Path	   *path;
 	LeaseView	view;
 	LeasePlan	plan;
 	TicketRow	shares[MAX_TICKETS];
 	pg_uuid_t	head_tagged;
 	int			steps;
-	int			needs;			/* times that tags were needed for the plan */
-	bool		met_busy;		/* some tag was not to be had */
+	int			needs;			/* how often a plan needed tags */
+	bool		met_busy;		/* some tag was busy */
 	bool		wrote;			/* a plan wrote something */
 } Play;
 
@@ -153,7 +153,7 @@ extern bool is_held(const World *world);
 extern bool is_blocked(const World *world, const Identity *who, int64 place);
 extern int	report_promises(void);
 
-/* Counts a check; there are a hundred million of them. */
+/* Counts a check; inline, because there are a hundred million of them. */
 static inline void
 check(Promise promise, bool holds, const Play *play, const char *detail)
 {

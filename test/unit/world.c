@@ -3,10 +3,10 @@
  * world.c
  *	  Plays the protocol's loop on a world in memory.
  *
- * What is here mirrors protocol.c and queue.c, function by function; only the
- * rules are not mirrored but called.  Whether a tag is busy is a choice, and a
- * Path says which: next_path turns the last choice that was lucky so far, so
- * that in the end every way through the loop was gone.
+ * This file mirrors protocol.c and queue.c, function by function, but calls the
+ * rules themselves.  Whether a tag is busy is a choice, which a Path records.
+ * next_path changes the last choice of "free" to "busy", so that in the end
+ * every way through the loop has been taken.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -40,7 +40,7 @@ is_busy(Path *path)
 	return path->busy[path->at++];
 }
 
-/* The next path to go; false if all were gone. */
+/* Moves to the next path; false if all have been taken. */
 bool
 next_path(Path *path)
 {
@@ -64,7 +64,7 @@ same_uuid(const pg_uuid_t *a, const pg_uuid_t *b)
 	return memcmp(a, b, sizeof(pg_uuid_t)) == 0;
 }
 
-/* Where a ticket is in a world, or -1. */
+/* The index of a ticket in a world, or -1. */
 int
 find_ticket(const World *world, const pg_uuid_t *ticket)
 {
@@ -151,7 +151,7 @@ read_rows(Play *play)
 		may_use(play->world, view->lock.holder.role);
 }
 
-/* Under new tags.  Nobody else changes a world, so its row is the same. */
+/* Reads again under new tags.  Nobody else changes a world's rows. */
 static void
 refresh_rows(Play *play)
 {
@@ -255,8 +255,8 @@ read_place(Play *play)
 }
 
 /*
- * Whether a wait closes a cycle is the world's to say, but one that waits for
- * nobody closes none.
+ * The world says whether a wait closes a cycle, but a ticket that waits for
+ * nobody never closes one.
  */
 static bool
 closes_cycle(const Play *play)
@@ -322,7 +322,7 @@ take_tag(Play *play, unsigned bit)
 	return true;
 }
 
-/* Whoever stands in line for the name tag gets it, or raises an error. */
+/* Waiting in line for the name tag ends with the tag, or with an error. */
 static bool
 take_name(Play *play)
 {
@@ -473,7 +473,7 @@ is_complete(const LeasePlan *plan)
 		plan->needs_tags == 0 && plan->likes_tags == 0;
 }
 
-/* Gets what an incomplete plan wants. */
+/* Gets what an incomplete plan asks for. */
 static void
 advance(Play *play)
 {
@@ -494,7 +494,7 @@ advance(Play *play)
 	}
 }
 
-/* Checks what a plan writes, and writes it. */
+/* Checks what a plan would write, and writes it. */
 static void
 write_plan(Play *play)
 {
@@ -506,7 +506,7 @@ write_plan(Play *play)
 	play->wrote = true;
 }
 
-/* Carries out a complete plan; false if there is more to do after it. */
+/* Carries out a complete plan; false if more is to be done after it. */
 static bool
 complete(Play *play)
 {
@@ -526,7 +526,7 @@ complete(Play *play)
 	return false;
 }
 
-/* Carries out an event; false if it does not come to an end. */
+/* Carries out an event; false if it does not end. */
 bool
 play(Play *play)
 {
