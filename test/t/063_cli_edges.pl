@@ -255,7 +255,7 @@ is(reap_cli($_)->{rc}, 128 + 15, 'PIPE and XFSZ do not end a wait') foreach @sta
 	my $waiter = spawn_cli([ qw(acquire held --wait-seconds 300 --owner o) ], err => $write);
 	close $write;
 	ok($node->poll_query_until('postgres', q{SELECT EXISTS (SELECT FROM leaselock.lease_tickets WHERE state = 'waiting')}),
-		'a request whose standard error is closed waits');
+		'a request whose standard error has no reader waits');
 	$node->restart;
 	ok($node->poll_query_until('postgres', q{SELECT EXISTS (SELECT FROM leaselock.lease_tickets WHERE state = 'waiting')}),
 		'it still waits after a message could not be written');

@@ -37,7 +37,7 @@ foreach my $command (@commands)
 		my @operand = $synopsis =~ /^  leaselock $command \[?(?:NAME|TICKET)/ ? ('--', '', '--', 'b') : ('a');
 		my (undef, undef, $complaint) = cli($command, "--$option$value" . ($value && value_of($option)), @operand);
 		my $refused = $complaint =~ /$command does not take --$option/ ? 1 : 0;
-		is($listed{$option} // 0, 1 - $refused, "... it lists --$option only if the command takes it");
+		is($listed{$option} // 0, 1 - $refused, "... it lists --$option if and only if the command takes it");
 	}
 	my @lines = split /\n/, $help;
 	cmp_ok(scalar @lines, '<=', 32, '... it has at most 32 lines');

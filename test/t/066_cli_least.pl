@@ -31,7 +31,7 @@ sub move_clock
 }
 
 # the state of a lock: owner, depth, whole seconds from the grant to the
-# expiry, whether lapsed, number of waiters, number of tickets
+# expiry, whether lapsed, number of waiters, number of held tickets
 sub lock
 {
 	my ($name) = @_;

@@ -51,7 +51,7 @@ sub complete
 		[ 'env', @environment, 'bash', '--norc', '-c', $script, 'bash', $library,
 			"$FindBin::RealBin/../../src/cli/leaselock.bash", $line, @words ],
 		'<', \'', '>', \$out, '2>', \$err);
-	is($err, '', "\"$line\" is completed without complaint");
+	is($err, '', "\"$line\" is completed without an error message");
 	my %offered = map { $_ => 1 } split /\n/, $out;
 	return join ' | ', sort keys %offered;
 }

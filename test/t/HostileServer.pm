@@ -169,7 +169,7 @@ sub send_all
 
 # One connection.  PLAY is called with the name of the database and returns
 # what to send first; then, for each query and its number, what to send and how
-# to go on: [BYTES, END]. END "close" closes the connection afterwards,
+# to go on: [BYTES, END].  END "close" closes the connection afterwards,
 # "silent" sends nothing more, anything else continues.
 sub serve
 {
