@@ -1,6 +1,6 @@
-// node bridge.mjs COMMAND ARGUMENT...: serves a program that speaks over standard input
-// and output over HTTP, as far as the conformance suite needs it.  Prints its address,
-// and ends with its own input.
+// node bridge.mjs COMMAND ARGUMENT...: serves a program that speaks over
+// standard input and output over HTTP, as far as the conformance suite needs
+// it.  Prints its address, and ends with its own input.
 
 import http from 'node:http';
 import readline from 'node:readline';

@@ -27,10 +27,10 @@ foreach my $file ('leaselock.py', 'leaselock.mjs', 'Lease.java')
 # ---------------------------------------------------------------------
 # The workers.  Arguments: name of the lock, owner, lease and wait in seconds.
 #
-# Each prints "held FENCE" or "not held STATE", and "lost REASON" as soon as the
-# client reports it.  Commands on its input: "write TEXT" writes a row under the
-# fence, "spoil TEXT" writes a row in a transaction that continues after an error,
-# "end" ends the work.
+# Each prints "held FENCE" or "not held STATE", and "lost REASON" as soon as
+# the client reports it.  Commands on its input: "write TEXT" writes a row under
+# the fence, "spoil TEXT" writes a row in a transaction that continues after an
+# error, "end" ends the work.
 # ---------------------------------------------------------------------
 
 my %worker;

@@ -61,7 +61,7 @@ like($err, qr/\Aleaselock: trying again: connection to server .*\n  Is .*\n  con
 	'they are kept after a prefix and for several hosts');
 
 # ---------------------------------------------------------------------
-# Messages beside the answer
+# Messages that explain an answer
 # ---------------------------------------------------------------------
 
 cli(qw(acquire taken --owner a));
@@ -160,7 +160,7 @@ foreach (
 ($rc, $out) = cli(qw(status --queue));
 is($rc, 0, 'status --queue: succeeds');
 my ($heading, @rows) = split /\n/, $out;
-is($heading =~ s/ +/ /gr, 'scope name owner role state position age remaining note', 'status --queue: the columns');
+is($heading =~ s/ +/ /gr, 'scope name owner role state position age remaining note', 'status --queue: prints these columns');
 is(join(' ', map { join ':', (split ' ')[ 1, 2, 4 ] } grep { !/lengths/ } @rows),
 	'live:d:waiting live:e:waiting wanted:g:waiting other:f:held', 'status --queue: shows all tickets in order');
 ($rc, $out) = cli(qw(status live --queue));
@@ -239,7 +239,7 @@ is(finish($endless), 0, 'the endless wait gets the lock');
 $answer = decode_json($endless->{out});
 is("$answer->{state}|$answer->{depth}|$answer->{note}", 'held|1|patient', 'the lock is held by one ticket');
 is(query(q{SELECT string_agg(state, ' ') FROM leaselock.lease_tickets WHERE name = 'line'}), 'held', 'no waiting ticket is left');
-is($endless->{err}, '', 'no message is printed about it');
+is($endless->{err}, '', 'no message is printed about the further places');
 move_clock(0);
 
 # the lock is granted while there are two places
