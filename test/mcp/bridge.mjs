@@ -1,6 +1,6 @@
-// node bridge.mjs COMMAND ARGUMENT...: a server that speaks over its standard input and
-// output, as one over HTTP; as much of that as the conformance suite needs.  Prints its
-// address, and ends with its own input.
+// node bridge.mjs COMMAND ARGUMENT...: serves a program that speaks over
+// standard input and output over HTTP, as far as the conformance suite needs
+// it.  Prints its address, and ends with its own input.
 
 import http from 'node:http';
 import readline from 'node:readline';
@@ -25,7 +25,7 @@ const send = (response, status, message) => {
 };
 const local = /^(localhost|127\.0\.0\.1|\[::1\])(:\d+)?$/;
 
-// what a server over HTTP says of an error
+// the HTTP status for an error
 const statusOf = (message, request) => {
 	if (message.error?.code === -32601) return 404;
 	if (message.error?.code === -32022 || (message.error?.code === -32602 && !request.params?.name)) return 400;

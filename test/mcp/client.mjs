@@ -1,4 +1,4 @@
-// The second SDK, in each of its ways to find out what a server speaks.
+// The second SDK, in each mode of version negotiation
 
 import { Client } from '@modelcontextprotocol/client';
 import { StdioClientTransport } from '@modelcontextprotocol/client/stdio';

@@ -1,4 +1,4 @@
-// The first SDK, which knows the legacy era only.
+// The first SDK, which knows only the legacy era
 
 import { Client } from '@modelcontextprotocol/sdk/client/index.js';
 import { StdioClientTransport } from '@modelcontextprotocol/sdk/client/stdio.js';
@@ -20,7 +20,8 @@ is((await a.listTools()).tools.length, 5, 'sdk: tools');
 await a.ping();
 ok(true, 'sdk: ping');
 await play('sdk', a, b);
-// a wait that is longer than the client's time-out, which each progress puts off
+// a wait that is longer than the client's time-out, which each progress
+// message extends
 const held = await a.callTool({ name: 'acquire_lock', arguments: { lock_name: 'sdk long' } });
 const seen = [];
 const waiting = b.callTool({ name: 'acquire_lock', arguments: { lock_name: 'sdk long', wait_seconds: 100 } }, undefined,

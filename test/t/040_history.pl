@@ -1,12 +1,12 @@
-# The promises under faults, checked from outside.  Real clients work with a
-# few locks while a nemesis kills, stops, cancels, holds transactions open and
-# moves the server's clock.  Every client logs what it asked and what it was
-# told; then the log is checked.
+# Checks the guarantees under faults, from the client's side.  Clients work
+# with a few locks while a nemesis kills and stops processes, cancels queries,
+# holds transactions open and moves the server's clock.  Every client logs each
+# call and its answer; the test then checks the log.
 #
-# LEASELOCK_HISTORY_SECONDS (40) is how long they do so.
+# LEASELOCK_HISTORY_SECONDS (40) sets how long the clients work.
 # LEASELOCK_HISTORY_SEED repeats the random choices (the timing differs).
 #
-# Native only: it goes on for most of a minute, on a machine that three majors at once share.
+# Native only: it runs for most of a minute and loads a machine that three majors share.
 
 use strict;
 use warnings FATAL => 'all';
@@ -28,15 +28,16 @@ my $waiter_timeout = 4;
 
 # ---------------------------------------------------------------------
 # The checker.  An event is a hash:
-#   client, owner, lock, op    who asked for what
-#   asked, told                when, in true time (of the clients' clock)
-#   state                      what the server said; "?": no answer
+#   client, owner, lock, op    who made which call
+#   asked, told                times of call and answer, by the clients' clock
+#   state                      the state in the answer; "?": no answer
 #   ticket, fence, expires, depth, lease    as answered; expires is server time
-#   answered                   whether a wait in lease_wait came to its end
-# and for the nemesis:  op => 'crash' (asked, told) and op => 'clock' (offset).
+#   answered                   whether a call of lease_wait returned
+# The nemesis adds  op => 'crash' (asked, told) and op => 'clock' (offset).
 # ---------------------------------------------------------------------
 
-# The latest reading of the server's clock, or of a lock's time, up to a moment
+# The latest reading of the server's clock, or of a lock's time, up to a given
+# moment
 sub latest_reading
 {
 	my ($history, $when) = @_;
@@ -70,9 +71,9 @@ sub crashed_between
 	  grep { $_->{told} >= $from && $_->{asked} <= $to } @{ $history->{crash} };
 }
 
-# The latest expiry of a ticket that counts at a moment.  A grant survives a
-# crash; a renewal, and the first call for a promoted ticket, may be lost
-# with synchronous_commit = off.
+# The latest expiry of a ticket that is in force at a given moment.  A grant
+# survives a crash.  A renewal, or the first call for a promoted ticket, may be
+# lost with synchronous_commit = off.
 sub expiry_known
 {
 	my ($history, $ticket, $when) = @_;
@@ -93,7 +94,7 @@ sub expiry_known
 	return $expires;
 }
 
-# Sorts a log by tickets and grants
+# Groups the events of a log by ticket and by grant
 sub read_history
 {
 	my (@events) = @_;
@@ -142,15 +143,15 @@ sub read_history
 	return \%history;
 }
 
-# Whether somebody may have ended a ticket's hold before a moment
+# Whether a ticket's hold may have been ended before a given moment
 sub may_be_released
 {
 	my ($ticket, $when) = @_;
 	return defined $ticket->{ended} && $ticket->{ended} <= $when;
 }
 
-# Everything that is wrong with a log, as a list of texts.  $rows: the writes
-# that are in the table, as [lock, version, fence].
+# Returns a list of everything that is wrong with a log.  $rows are the writes
+# in the table, as [lock, version, fence].
 sub check_history
 {
 	my ($events, $rows) = @_;
@@ -172,17 +173,18 @@ sub check_history
 		{
 			my $later = $grants->{ $fences[$i] };
 
-			# all earlier ones, since one of them may have been long
+			# compare with all earlier grants, since any of them may have been
+			# long
 			for (my $j = 0; $j < $i; $j++)
 			{
 				my $earlier = $grants->{ $fences[$j] };
 
-				# a lower fence that was only asked for after this was told
+				# a lower fence, requested only after this one was answered
 				push @wrong, "fences: $lock: $fences[$j] after $fences[$i]"
 				  if $later->{first}{told} < $earlier->{begun};
 				next if $earlier->{owner} eq $later->{owner};
 
-				# the lock's time when the later one was told of its grant
+				# the lock's time when the later grant was answered
 				next unless $later->{first}{expires};
 				my $start = $later->{first}{expires} - $later->{first}{lease};
 				foreach my $ticket (values %{ $earlier->{tickets} })
@@ -198,7 +200,7 @@ sub check_history
 		}
 	}
 
-	# no acknowledged grant missing
+	# no acknowledged grant is missing
 	foreach my $ticket (values %{ $history->{tickets} })
 	{
 		foreach my $event (@{ $ticket->{events} })
@@ -220,16 +222,16 @@ sub check_history
 		  if keys %fences > 1;
 	}
 
-	# first in, first out: a ticket that was passed over is never granted, so
-	# of two that were both granted the first must have the lower fence.  (A
-	# further ticket of a holder shares the grant that was there.)
+	# First in, first out: a ticket that was passed over is never granted, so
+	# of two granted tickets the first in the queue must have the lower fence.
+	# (A further ticket of a holder shares the existing grant.)
 	my @waited = sort { $a->{queued} <=> $b->{queued} }
 	  grep { defined $_->{queued} } values %{ $history->{tickets} };
 	for (my $j = 0; $j < @waited; $j++)
 	{
 		my $first = $waited[$j];
 
-		# the crash may have taken its place, and a retry another one
+		# the crash may have removed its place, and a retry queued it again
 		next
 		  if !defined $first->{fence}
 		  || crashed_between($history, $first->{queue_asked}, $first->{granted}{told});
@@ -245,7 +247,7 @@ sub check_history
 		}
 	}
 
-	# a waiter that was heard from in time is not given up
+	# a waiter that polled in time does not time out
 	foreach my $ticket (@waited)
 	{
 		my $heard;
@@ -257,14 +259,15 @@ sub check_history
 			}
 			elsif ($event->{op} eq 'wait' && !$event->{answered})
 			{
-				# it dies with its backend
+				# the wait ends with its backend
 				$heard = undef;
 			}
 			elsif ($event->{state} =~ /^(?:timed_out|gone)$/ && defined $heard)
 			{
 				next if crashed_between($history, $ticket->{queue_asked}, $event->{told});
 				my $until = earliest_reading($history, $heard->{asked}) + $heard->{patience};
-				# nor longer than it asked for; a retry does not ask anew
+				# nor does it wait longer than requested; a retry does not
+				# extend the wait
 				my ($wait) = grep { defined } map { $_->{wait} } @{ $ticket->{events} };
 				$until = min($until, earliest_reading($history, $ticket->{begun}) + $wait)
 				  if defined $wait;
@@ -275,8 +278,8 @@ sub check_history
 		}
 	}
 
-	# depth: at least the tickets of the grant that are live for sure, at most
-	# those that were not given back
+	# depth: at least the tickets of the grant that are certainly live, at most
+	# those that are not released
 	foreach my $ticket (values %{ $history->{tickets} })
 	{
 		foreach my $event (grep { $_->{state} eq 'held' && $_->{depth} } @{ $ticket->{events} })
@@ -300,7 +303,8 @@ sub check_history
 		}
 	}
 
-	# writes: in the order of the table's versions, and against newer grants
+	# writes: fences grow with the table's versions and are not older than the
+	# newest grant
 	my %last;
 	foreach my $row (sort { $a->[0] cmp $b->[0] || $a->[1] <=> $b->[1] } @$rows)
 	{
@@ -343,33 +347,33 @@ my @good = (
 	event(5.5, 'c', 'get', 'held', fence => 7, expires => 15.5));
 my @rows = ([ 'l', 1, 5 ], [ 'l', 2, 5 ], [ 'l', 3, 6 ]);
 my @bad = (
-	[ 'nothing is wrong', qr/^$/, [@good], \@rows ],
-	[ 'two owners at a time', qr/^exclusion: l: a had it/,
+	[ 'a correct history passes', qr/^$/, [@good], \@rows ],
+	[ 'two owners at the same time', qr/^exclusion: l: a had it/,
 		[ $good[0], event(2, 'b', 'acquire', 'held', fence => 6, expires => 12) ], [] ],
-	[ 'the renewed lease counts', qr/^exclusion: l: a had it/,
+	[ 'a grant during a renewed lease', qr/^exclusion: l: a had it/,
 		[ $good[0], event(5, 'a', 'renew', 'held', fence => 5, expires => 15),
 			event(12, 'b', 'acquire', 'held', fence => 6, expires => 22) ], [] ],
-	[ 'not after a crash', qr/^$/,
+	[ 'a crash may lose a renewal', qr/^$/,
 		[ $good[0], event(5, 'a', 'renew', 'held', fence => 5, expires => 15), { op => 'crash', asked => 6, told => 7 },
 			event(12, 'b', 'acquire', 'held', fence => 6, expires => 22) ], [] ],
-	[ 'one fence of two owners', qr/^exclusion: l: fence 5/,
+	[ 'one fence for two owners', qr/^exclusion: l: fence 5/,
 		[ $good[0], event(20, 'b', 'acquire', 'held', fence => 5, expires => 30) ], [] ],
-	[ 'a fence that falls', qr/^fences: l: 4 after 5/,
+	[ 'a fence lower than an earlier one', qr/^fences: l: 4 after 5/,
 		[ $good[0], event(20, 'b', 'acquire', 'held', fence => 4, expires => 30) ], [] ],
-	[ 'a grant that is lost', qr/^missing: l/,
+	[ 'a lost grant', qr/^missing: l/,
 		[ $good[0], { op => 'crash', asked => 1, told => 2 }, event(3, 'a', 'get', 'gone') ], [] ],
-	[ 'unless the clock was moved', qr/^$/,
+	[ 'a moved clock may end a grant', qr/^$/,
 		[ $good[0], { op => 'clock', asked => 1, offset => 30 }, event(3, 'a', 'get', 'expired') ], [] ],
-	[ 'a waiter that overtakes', qr/^order: l: c came after b/,
+	[ 'a waiter granted before an earlier one', qr/^order: l: c came after b/,
 		[ @good[ 0 .. 3 ], event(4, 'c', 'get', 'held', fence => 6, expires => 14), event(4.5, 'c', 'release', 'released'),
 			event(5, 'b', 'get', 'held', fence => 7, expires => 15) ], [] ],
-	[ 'a waiter that is given up', qr/^order: l: b was heard from/, [ @good[ 0, 1 ], event(2, 'b', 'get', 'timed_out') ], [] ],
-	[ 'a depth that is too great', qr/^depth/,
+	[ 'a waiter that timed out too early', qr/^order: l: b was heard from/, [ @good[ 0, 1 ], event(2, 'b', 'get', 'timed_out') ], [] ],
+	[ 'a depth that is too high', qr/^depth/,
 		[ event(0, 'a', 'acquire', 'held', fence => 5, expires => 10, depth => 2) ], [] ],
-	[ 'a depth that is too small', qr/^depth/,
+	[ 'a depth that is too low', qr/^depth/,
 		[ $good[0], event(1, 'a', 'acquire', 'held', fence => 5, expires => 11, depth => 1, ticket => 'another') ], [] ],
-	[ 'a stale row', qr/^write: l: version 3 of 5 after 6/, [@good], [ [ 'l', 1, 5 ], [ 'l', 2, 6 ], [ 'l', 3, 5 ] ] ],
-	[ 'a stale commit', qr/^write: l: 5 committed after 6/, [ @good, event(5, 'a', 'write', 'written', fence => 5) ], [] ]);
+	[ 'a row with a stale fence', qr/^write: l: version 3 of 5 after 6/, [@good], [ [ 'l', 1, 5 ], [ 'l', 2, 6 ], [ 'l', 3, 5 ] ] ],
+	[ 'a commit with a stale fence', qr/^write: l: 5 committed after 6/, [ @good, event(5, 'a', 'write', 'written', fence => 5) ], [] ]);
 foreach my $case (@bad)
 {
 	my ($name, $expected, $events, $table) = @$case;
@@ -382,8 +386,8 @@ foreach my $case (@bad)
 
 my $node = PostgreSQL::Test::Cluster->new('history');
 $node->init;
-# commits stay in the WAL buffers until somebody flushes them, so that a
-# crash takes what was not meant to last
+# commits stay in the WAL buffers until a flush, so that a crash loses what may
+# be lost
 $node->append_conf('postgresql.conf', qq{
 max_connections = 60
 session_preload_libraries = 'leaselock'
@@ -450,8 +454,8 @@ CHECKPOINT;
 $node->safe_psql('postgres', "SET synchronous_commit = on; INSERT INTO target VALUES ('$_', 0, 0)") foreach @locks;
 
 # ---------------------------------------------------------------------
-# A client: a process with a psql of its own, which it starts anew when the
-# connection is gone
+# A client: a process with its own psql, which it restarts when the connection
+# is lost
 # ---------------------------------------------------------------------
 
 sub open_session
@@ -484,7 +488,7 @@ sub close_session
 	return;
 }
 
-# Runs statements; returns whether there was an answer, and what it was
+# Runs statements; returns whether there was an answer, and the answer
 sub ask
 {
 	my ($client, $sql) = @_;
@@ -556,7 +560,7 @@ sub acquire
 	my $begun = time;
 	my $event;
 
-	# a request without an answer is made again with its id
+	# a request without an answer is repeated with the same id
 	foreach my $try (1 .. 20)
 	{
 		$event = call($client, 'acquire',
@@ -589,7 +593,7 @@ sub insist
 	return $event;
 }
 
-# Three ways to wait: polls, lease_wait, and both in one call
+# Three ways to wait: polling, lease_wait, and lease_acquire_wait
 sub wait_for_turn
 {
 	my ($client, $ticket, $until) = @_;
@@ -642,7 +646,7 @@ sub work
 
 	if (rand() < 0.2)
 	{
-		# wait in one call; it tells nothing until it is over
+		# wait in one call, which returns nothing before it ends
 		my $request = uuid();
 		$event = call($client, 'acquire_wait', "CALL leaselock.lease_acquire_wait('$lock', '$owner', '$lease s', '3 s', request_id => '$request')",
 			lock => $lock, owner => $owner);
@@ -659,7 +663,7 @@ sub work
 		return;
 	}
 
-	# some stall with their work, past the lease
+	# some clients stall during their work, past the end of the lease
 	sleep(rand() < 0.2 ? $lease + rand 1 : rand 0.1) if rand() < 0.6;
 	$event = { %$event, %{ ticket_call($client, rand() < 0.5 ? 'renew' : 'get', $event) }, fence => $event->{fence} } if rand() < 0.6;
 	if (rand() < 0.3 && $event->{state} eq 'held' && $event->{expires})
@@ -670,12 +674,12 @@ sub work
 	fenced_write($client, $event, rand() < 0.25 ? $lease + 0.5 + rand 1 : rand 0.05) if rand() < 0.8;
 	ticket_call($client, 'get', $event);
 
-	# some leave without a word
+	# some do not release
 	insist($client, 'release', $event) if rand() < 0.85;
 	return;
 }
 
-# What has become of a request; with an id that is known it asks for nothing
+# The outcome of a request; a known id does not request anything new
 sub acquire_again
 {
 	my ($client, $lock, $owner, $lease, $request, $begun) = @_;
@@ -701,7 +705,7 @@ sub run_client
 	$log->autoflush(1);
 	my $client = { number => $number, log => $log };
 	work($client, $until) while time < $until;
-	# the last word of everybody
+	# a final call of every client
 	foreach (1 .. 20)
 	{
 		my $event = call($client, 'release_all', "SELECT 'row', 'released' FROM leaselock.lease_release_all('owner$number')", owner => "owner$number");
@@ -747,7 +751,8 @@ my %nemesis = (
 		my $number = 1 + int rand $clients;
 		my $pid = slurp_file("$work/pid.$number");
 
-		# it may have ended by itself, and the pid be another's
+		# the process may have ended by itself, and its pid may have been
+		# reused
 		open(my $command, '<', "/proc/$pid/cmdline") or return;
 		kill 'KILL', $pid if (<$command> // '') =~ /application_name=client$number\b/;
 	},
@@ -802,7 +807,8 @@ foreach my $number (1 .. $clients)
 	push @pids, $pid;
 }
 srand($seed);
-# first without the clock and then with it, for that explains much away
+# first without clock changes and then with them, since clock changes excuse
+# many deviations
 my @plan = qw(terminate cancel kill_client kill_backend stop hold_open hold_open);
 while (time < $until - 3)
 {
@@ -827,7 +833,7 @@ while ($ended < @pids && time < $patience)
 	if ($pid > 0 && grep { $_ == $pid } @pids) { $ended++ }
 	else { sleep(0.1) }
 }
-is($ended, scalar @pids, 'every client comes to its end');
+is($ended, scalar @pids, 'every client finishes');
 kill 'KILL', @pids if $ended < @pids;
 
 my ($stuck, $last_words, %states, %errors) = (0, 0);
@@ -843,24 +849,24 @@ foreach my $number (1 .. $clients)
 		push @events, $event;
 	}
 }
-is($stuck, 0, 'no call is stuck');
-is($last_words, $clients, 'every client said its last word');
-note('told: ' . join(', ', map { "$_ $states{$_}" } sort keys %states));
+is($stuck, 0, 'no call hangs');
+is($last_words, $clients, 'every client wrote its last log line');
+note('answers: ' . join(', ', map { "$_ $states{$_}" } sort keys %states));
 note('errors: ' . join(', ', map { "$_ $errors{$_}" } sort keys %errors));
 
 my @table = map { [ split /\|/ ] }
   split /\n/, $node->safe_psql('postgres', 'SELECT name, version, fence FROM journal');
 my @wrong = check_history(\@events, \@table);
-is(scalar @wrong, 0, 'the history is as promised')
+is(scalar @wrong, 0, 'the history keeps every guarantee')
   or diag(join("\n", @wrong > 20 ? @wrong[ 0 .. 19 ] : @wrong));
 cmp_ok($states{'acquire held'} // 0, '>', 10, 'locks were acquired');
-cmp_ok($states{'get held'} // 0, '>', 10, 'and after a wait');
+cmp_ok($states{'get held'} // 0, '>', 10, 'locks were acquired after a wait');
 cmp_ok($states{'write written'} // 0, '>', 10, 'rows were written');
-cmp_ok(scalar @table, '>', 10, 'and are in the table');
+cmp_ok(scalar @table, '>', 10, 'the rows are in the table');
 is(scalar(grep { !/^(?:57014|57P01|57P02|57P03|55P03|08006|08003|LS001|40P01)$/ } keys %errors), 0,
-	'no error but those that the nemesis causes');
+	'only errors that the nemesis causes occur');
 
-# what the dead left is over by its own lease
+# leases of killed clients run out by themselves
 if (!defined $faketime)
 {
 	$node->safe_psql('postgres', "ALTER SYSTEM SET leaselock.clock_offset = '" . ($offset + 400) . " s'");
@@ -877,13 +883,13 @@ foreach my $lock (@locks)
 {
 	is( $node->safe_psql('postgres', qq{
 			CALL leaselock.lease_acquire_wait('$lock', 'last', wait => '20 s')}) =~ /\|held\|(\d+)\|/ ? 'held' : 'not',
-		'held', "$lock: can be had in the end");
-	is($node->safe_psql('postgres', "SELECT leaselock.lease_release_all('last')"), '1', "$lock: and given back");
+		'held', "$lock: can be acquired at the end");
+	is($node->safe_psql('postgres', "SELECT leaselock.lease_release_all('last')"), '1', "$lock: can be released again");
 }
-is($node->safe_psql('postgres', 'SELECT count(*) FROM leaselock.lease_status'), '0', 'nobody holds or waits');
+is($node->safe_psql('postgres', 'SELECT count(*) FROM leaselock.lease_status'), '0', 'no holder or waiter is left');
 is( $node->safe_psql('postgres', q{SELECT count(*) FROM leaselock.locks WHERE role IS NOT NULL OR tickets <> 0}),
-	'0', 'no depth is left over');
-is( $node->safe_psql('postgres', q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'}), '0', 'nor a tag');
+	'0', 'no lock has a holder or a ticket count left');
+is( $node->safe_psql('postgres', q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'}), '0', 'no advisory lock is left');
 unlike(slurp_file($node->logfile), qr/(?:XX\d\d\d|PANIC|TRAP)/, 'no internal error in the server log');
 
 $node->stop;

@@ -1,7 +1,7 @@
-# Events: a reader that polls while writers commit out of order misses nothing and
-# sees nothing twice; nothing is lost in a crash that its lease is not lost in;
-# a release stays asynchronous; the table stays bounded; a standby and a prepared
-# transaction; dumps and publications.
+# Events: a reader that polls while writers commit out of order misses nothing
+# and reads nothing twice.  A crash loses an event only together with its
+# change to the lease.  A release stays asynchronous, and the table stays
+# bounded.  Also: a standby and a prepared transaction, dumps and publications.
 
 use strict;
 use warnings FATAL => 'all';
@@ -30,8 +30,8 @@ sub sql
 	return ($on // $node)->safe_psql('postgres', $sql);
 }
 
-# read_on(CURSOR, NODE, ROWS): the events behind a cursor, which is moved on: xid,
-# id, kind, name
+# read_on(CURSOR, NODE, ROWS): the events after a cursor, as xid, id, kind and
+# name; advances the cursor
 sub read_on
 {
 	my ($cursor, $on, $rows) = @_;
@@ -43,14 +43,14 @@ sub read_on
 	return @read;
 }
 
-# told(EVENTS): the kinds and names
+# told(EVENTS): the kinds and names of events
 sub told { return join ' ', map { "$_->[2]:$_->[3]" } @_ }
 
 # ---------------------------------------------------------------------
-# Writers that overtake each other, and readers
+# Writers whose commits overtake each other, and readers
 # ---------------------------------------------------------------------
 
-# each transaction is open for a while, and some are rolled back
+# each transaction stays open for a while, and some are rolled back
 my $held = q{
 \set lock random(1, 20)
 \set pause random(0, 10)
@@ -82,7 +82,7 @@ my $polls = 0;
 while (1)
 {
 	my $running = $writers->{run}->pumpable;
-	# few at once, so that pages end in the middle of transactions
+	# small pages, so that pages end in the middle of transactions
 	my @page = read_on(\@cursor, $node, 7);
 
 	push @read, @page;
@@ -90,22 +90,22 @@ while (1)
 	last if !$running && !@page;
 	$writers->{run}->pump_nb if $running;
 }
-ok($writers->{run}->finish, 'load: all writers are done') or diag($writers->{err});
+ok($writers->{run}->finish, 'load: all writers finish') or diag($writers->{err});
 my @all = split /\n/, sql('SELECT xid, id FROM leaselock.events ORDER BY xid, id');
 my %times;
 $times{"$_->[0]|$_->[1]"}++ foreach @read;
-cmp_ok($polls, '>', 10, 'load: it was read meanwhile');
-cmp_ok(scalar(@all), '>', 500, 'load: there was something to read');
-is_deeply([ map { "$_->[0]|$_->[1]" } @read ], \@all, 'load: all was read, once and in order');
-is(scalar(grep { $_ > 1 } values %times), 0, 'load: nothing twice');
+cmp_ok($polls, '>', 10, 'load: events are read while writers run');
+cmp_ok(scalar(@all), '>', 500, 'load: there are many events');
+is_deeply([ map { "$_->[0]|$_->[1]" } @read ], \@all, 'load: every event is read once and in order');
+is(scalar(grep { $_ > 1 } values %times), 0, 'load: no event is read twice');
 cmp_ok(sql(q{SELECT count(*) FROM (SELECT DISTINCT xid, pg_xact_commit_timestamp(xid::xid) AS done FROM leaselock.events) a
 	WHERE EXISTS (SELECT FROM (SELECT DISTINCT xid, pg_xact_commit_timestamp(xid::xid) AS done FROM leaselock.events) b
-		WHERE b.xid > a.xid AND b.done < a.done)}), '>', 10, 'load: commits did overtake each other');
+		WHERE b.xid > a.xid AND b.done < a.done)}), '>', 10, 'load: commits overtook each other');
 is(sql(q{SELECT count(*) FROM leaselock.events WHERE kind = 'granted'}) -
 	sql(q{SELECT count(*) FROM leaselock.events WHERE kind IN ('released', 'expired')}) -
 	sql(q{SELECT count(*) FROM leaselock.lease_status WHERE NOT lapsed}) -
 	sql(q{SELECT count(*) FROM leaselock.lease_status WHERE lapsed}), 0,
-	'load: what was granted has ended, or is held');
+	'load: every grant has ended or is still held');
 
 # ---------------------------------------------------------------------
 # A crash, and asynchronous releases
@@ -122,10 +122,10 @@ foreach my $round (1 .. 4)
 	my $state = sql("SELECT state FROM leaselock.lease_get('$ticket')");
 	is(told(grep { $_->[3] eq "crash $round" } read_on(\@cursor)),
 		"granted:crash $round" . ($state eq 'released' ? " released:crash $round" : ''),
-		"crash $round: the events are those of the lease, which is $state");
+		"crash $round: the events match the state of the lease, $state");
 }
 
-# what waits for a standby that is not there is not asynchronous
+# a commit that waits for an absent standby is not asynchronous
 my $standby_names = sub {
 	my ($names) = @_;
 	$node->append_conf('postgresql.conf', "synchronous_standby_names = '$names'");
@@ -136,21 +136,21 @@ my $standby_names = sub {
 };
 my ($first, $second) = map { sql("SELECT ticket FROM leaselock.lease_acquire('async $_', 'a')") } 1, 2;
 my $releaser = session($node, "LOAD 'leaselock'", "SELECT leaselock.try_lock('async 3', 'a', '1 h')");
-# to prune a page while it is read would be a write of the same transaction
+# pruning a page during a read would be a write of the same transaction
 sql('VACUUM');
 $standby_names->('absent');
 is(outcome($releaser, "SELECT state FROM leaselock.lease_release('$first')"), 'released',
 	'asynchronous: a release does not wait for the standby');
 is(outcome($releaser, "SELECT leaselock.release_lock('async 3', 'a')"), 't',
-	'asynchronous: that of a named hold does not');
+	'asynchronous: the release of a named hold does not wait either');
 outcome($releaser, 'SET leaselock.async_release = off');
 begin($releaser, "SELECT state FROM leaselock.lease_release('$second')");
 ok($node->poll_query_until('postgres', q{SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'}),
-	'asynchronous: it does where it is not asynchronous');
+	'asynchronous: with async_release = off a release waits');
 $standby_names->('');
-is(awaited($releaser), 'released', 'asynchronous: and ends');
+is(awaited($releaser), 'released', 'asynchronous: the waiting release then finishes');
 is(told(grep { $_->[2] eq 'released' } read_on(\@cursor)), 'released:async 1 released:async 3 released:async 2',
-	'asynchronous: all have their events');
+	'asynchronous: every release is recorded as an event');
 $releaser->quit;
 
 # ---------------------------------------------------------------------
@@ -165,24 +165,24 @@ my @there = @cursor;
 my $early = session($node, 'BEGIN', "SELECT leaselock.lease_acquire('early', 'e')");
 sql("SELECT leaselock.lease_acquire('late', 'l')");
 $node->wait_for_catchup($standby);
-is(told(read_on(\@there, $standby)), '', 'standby: what began behind an open transaction is held back');
+is(told(read_on(\@there, $standby)), '', 'standby: events after an open transaction are held back');
 outcome($early, 'COMMIT');
 sql("BEGIN; SELECT leaselock.fence_bump(); PREPARE TRANSACTION 'bump'");
 sql("SELECT leaselock.lease_acquire('behind', 'b')");
 $node->wait_for_catchup($standby);
-is(told(read_on(\@there, $standby)), 'granted:early granted:late', 'standby: until that has ended');
-is(told(read_on(\@cursor)), 'granted:early granted:late', 'primary: the same');
-is(told(read_on(\@cursor)), '', 'primary: a prepared transaction holds back what began behind it');
+is(told(read_on(\@there, $standby)), 'granted:early granted:late', 'standby: they appear once it has ended');
+is(told(read_on(\@cursor)), 'granted:early granted:late', 'primary: they appear as on the standby');
+is(told(read_on(\@cursor)), '', 'primary: a prepared transaction holds back events after it');
 $standby->restart;
-is(told(read_on(\@there, $standby)), '', 'standby: also after a restart');
+is(told(read_on(\@there, $standby)), '', 'standby: a prepared transaction still holds them back after a restart');
 sql("COMMIT PREPARED 'bump'");
 $node->wait_for_catchup($standby);
-is(told(read_on(\@there, $standby)), 'bumped: granted:behind', 'standby: until it is committed');
+is(told(read_on(\@there, $standby)), 'bumped: granted:behind', 'standby: they appear once it is committed');
 is(sql('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) > 0 FROM leaselock.lease_events(); COMMIT', $standby),
-	't', 'standby: in REPEATABLE READ');
+	't', 'standby: events can be read in REPEATABLE READ');
 promote_standby($standby);
 sql("SELECT leaselock.lease_acquire('promoted', 'p')", $standby);
-is(told(read_on(\@there, $standby)), 'granted:promoted', 'standby: once promoted, the reader goes on');
+is(told(read_on(\@there, $standby)), 'granted:promoted', 'standby: the reader continues after promotion');
 $early->quit;
 $standby->stop;
 
@@ -191,20 +191,20 @@ $standby->stop;
 # ---------------------------------------------------------------------
 
 my $dump = $node->basedir . '/dump.sql';
-$node->command_ok([ 'pg_dump', '-d', $node->connstr('postgres'), '-f', $dump ], 'a dump is made');
-unlike(slurp_file($dump), qr/leaselock\.events/, 'no event is in a dump');
+$node->command_ok([ 'pg_dump', '-d', $node->connstr('postgres'), '-f', $dump ], 'pg_dump succeeds');
+unlike(slurp_file($dump), qr/leaselock\.events/, 'a dump contains no events');
 $node->safe_psql('postgres', 'CREATE DATABASE restored');
-$node->command_ok([ 'psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('restored'), '-f', $dump ], 'and restored');
-is($node->safe_psql('restored', 'SELECT count(*) FROM leaselock.events'), '0', 'there it begins anew');
+$node->command_ok([ 'psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('restored'), '-f', $dump ], 'the dump can be restored');
+is($node->safe_psql('restored', 'SELECT count(*) FROM leaselock.events'), '0', 'the restored database starts without events');
 sql('CREATE PUBLICATION all_tables FOR ALL TABLES');
-is(node_outcome($node, q{BEGIN; DELETE FROM leaselock.events; ROLLBACK}), '', 'a publication of all tables lets rows be removed');
+is(node_outcome($node, q{BEGIN; DELETE FROM leaselock.events; ROLLBACK}), '', 'with a publication of all tables, rows can be removed');
 sql('DROP PUBLICATION all_tables');
 
 # ---------------------------------------------------------------------
 # Retention
 # ---------------------------------------------------------------------
 
-# each round is hours after the last, beyond every retention
+# each round starts hours after the last one, beyond every retention time
 sql(q{ALTER DATABASE postgres SET leaselock.event_retention = '1h';
 	TRUNCATE leaselock.events});
 my $hours = 0;
@@ -214,7 +214,7 @@ my $play = sub {
 	$hours += 3;
 	sql(qq{ALTER DATABASE postgres SET leaselock.clock_offset = '${hours}h';
 		ALTER DATABASE postgres SET leaselock.events = '$events'});
-	# sessions of many lives
+	# several short-lived sessions
 	foreach (1 .. 4)
 	{
 		my $client = start_pgbench($node, '-c 2 -t 250', play => q{
@@ -224,19 +224,19 @@ my $play = sub {
 	}
 	return sql('SELECT count(*) FROM leaselock.events');
 };
-# a session has to know the settings of the library before it uses it
+# a session must know the library's settings before it uses it
 sql(q{ALTER DATABASE postgres SET session_preload_libraries = 'leaselock'});
 my @counts = map { $play->('grants') } 1 .. 5;
-cmp_ok($counts[0], '>=', 4000, 'retention: a round leaves its events');
+cmp_ok($counts[0], '>=', 4000, 'retention: the first round leaves its events');
 foreach my $round (2 .. 4)
 {
-	cmp_ok($counts[$round], '<', 2 * 4000, 'retention: not more than twice as many as are retained, round ' . ($round + 1));
+	cmp_ok($counts[$round], '<', 2 * 4000, 'retention: at most twice as many events as retained, round ' . ($round + 1));
 }
 @counts = map { $play->('off') } 1 .. 3;
-cmp_ok($counts[2], '<', 400, 'retention: where they are not recorded any more, old ones go as well')
+cmp_ok($counts[2], '<', 400, 'retention: with events off, old events are removed as well')
   or diag("@counts");
-cmp_ok(sql(q{SELECT leaselock.lease_prune('0 s', 100000)}), '>=', $counts[2], 'retention: lease_prune removes the rest');
-is(sql('SELECT count(*) FROM leaselock.events'), '0', 'retention: all of it');
+cmp_ok(sql(q{SELECT leaselock.lease_prune('0 s', 100000)}), '>=', $counts[2], 'retention: lease_prune removes the remaining events');
+is(sql('SELECT count(*) FROM leaselock.events'), '0', 'retention: no event is left');
 
 is_deeply([ unsound($node) ], [], 'the tables and their indexes are sound');
 is_deeply([ internal_errors($node) ], [], 'no internal error in the server log');

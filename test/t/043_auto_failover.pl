@@ -1,14 +1,14 @@
-# A failover that nobody makes by hand: pg_auto_failover with a monitor and two nodes
-# on this machine.  The primary is killed under load, and the other node takes over.
-# The held ticket lives on with its fence, waiters keep their places, new fences are
-# greater, a stale one is refused, and two commands under "leaselock run" go on or
-# end: the one whose lease outlives the failover never notices, the one whose lease
-# is too short ends in time.
+# An automatic failover: pg_auto_failover with a monitor and two nodes on this
+# machine.  The test kills the primary under load, and the other node takes
+# over.  The held ticket survives with its fence, waiters keep their places,
+# new fences are greater, and a stale fence is refused.  Two commands run under
+# "leaselock run": the command whose lease outlives the failover never notices
+# it; the command whose lease is too short is ended in time.
 #
-# That no lock has two holders is told by three records that do not know of each
-# other: a lock of the kernel's that each command and its children keep as long as
-# they live, the times at which the commands were seen to work, by the machine's
-# clock that nobody sets, and the events of the server.
+# Three independent records show that no lock has two holders: a kernel lock
+# that each command and its children keep while they live, the times at which
+# the commands worked, by the machine's monotonic clock, and the server's
+# events.
 #
 # Native only: pg_auto_failover is not in the trees of the other majors
 
@@ -28,7 +28,7 @@ use Time::HiRes qw(time usleep);
 
 chomp(my $libdir = `pg_config --pkglibdir`);
 my ($autoctl) = grep { -x } map { "$_/pg_autoctl" } split /:/, $ENV{PATH};
-plan skip_all => 'pg_auto_failover IS NOT INSTALLED: no failover by itself is tested'
+plan skip_all => 'pg_auto_failover IS NOT INSTALLED: automatic failover is not tested'
   if !$autoctl || !-e "$libdir/pgautofailover.so";
 need_program();
 
@@ -36,8 +36,9 @@ my $dir = PostgreSQL::Test::Utils::tempdir;
 my $logs = $PostgreSQL::Test::Utils::log_path;
 chomp(my $superuser = `id -un`);
 
-# How fast the monitor is: as the documentation advises, in ms.  While nodes are set
-# up and the load begins, a node that is slow to report is no reason for a failover.
+# Timings of the monitor in ms, as the documentation recommends.  While nodes
+# are set up and the load starts, a slow report from a node must not cause a
+# failover.
 my %tuned = (
 	health_check_period => 1000,
 	health_check_timeout => 1000,
@@ -46,9 +47,9 @@ my %tuned = (
 	primary_demote_timeout => 5000);
 my %patient = (%tuned, health_check_timeout => 10000, node_considered_unhealthy_timeout => 120000);
 
-# The lease that outlives the failover, also on a machine that is busy, and the one
-# that is over before the monitor can have acted: it waits for primary_demote_timeout
-# after it has found the primary missing.
+# One lease outlives the failover even on a busy machine.  The other ends
+# before the monitor can have acted, because the monitor waits for
+# primary_demote_timeout after it has found the primary missing.
 my $long_lease = 150;
 my $short_lease = 6;
 my $grace = 2;
@@ -60,15 +61,16 @@ my $waiter_timeout = '120 s';
 
 my (%service, %port, @others);
 
-# where pg_autoctl keeps what it must know again
+# where pg_autoctl keeps its state
 $ENV{HOME} = $dir;
 $ENV{"XDG_$_"} = $dir foreach 'CONFIG_HOME', 'DATA_HOME', 'RUNTIME_DIR';
-# and how it reaches its own server
+# how it reaches its own server
 delete $ENV{PGPORT};
 @ENV{qw(PGHOST PG_REGRESS_SOCK_DIR)} = ('127.0.0.1', PostgreSQL::Test::Utils::tempdir_short);
 $ENV{PGCONNECT_TIMEOUT} = 3;
 
-# start_service(NAME, COMMAND): in the background, its output in a file of its own
+# start_service(NAME, COMMAND): starts it in the background, with its output in
+# its own file
 sub start_service
 {
 	my ($name, @command) = @_;
@@ -78,7 +80,7 @@ sub start_service
 	return;
 }
 
-# descendants(PID): it, and what it and its children have started
+# descendants(PID): the process and all processes below it
 sub descendants
 {
 	my ($pid) = @_;
@@ -95,7 +97,7 @@ sub descendants
 	return @found;
 }
 
-# has_ended(RUN): what IPC::Run has started
+# has_ended(RUN): whether a process started by IPC::Run has ended
 sub has_ended
 {
 	my ($run) = @_;
@@ -103,9 +105,9 @@ sub has_ended
 	return !-e "/proc/$pid/stat" || slurp_file("/proc/$pid/stat") =~ /\) Z /;
 }
 
-# comes(SUB, CLIENT): waits until it returns something true, as long as all services
-# are there, for one that ends by itself could not do its work.  False if that takes
-# too long, or if the client has ended.
+# comes(SUB, CLIENT): waits until SUB returns something true, while all
+# services run; a service that ends by itself makes the test pointless.
+# Returns false after a time-out, or if the client has ended.
 sub comes
 {
 	my ($condition, $client) = @_;
@@ -119,8 +121,9 @@ sub comes
 	}) && !$is_over;
 }
 
-# kill_service(NAME): the node is gone, as when its machine is.  All are stopped
-# before the first dies, so that none is started or told meanwhile.
+# kill_service(NAME): takes a node away, as if its machine had failed.  All
+# processes are stopped before the first is killed, so that none can restart or
+# inform another.
 sub kill_service
 {
 	my ($name) = @_;
@@ -139,7 +142,7 @@ sub kill_service
 	return;
 }
 
-# a test that is ended ends what it has started
+# a signal that ends the test also ends what it has started
 $SIG{$_} = sub { die "ended by SIG$_[0]\n" } foreach qw(INT TERM);
 
 END
@@ -160,8 +163,8 @@ END
 
 $port{$_} = PostgreSQL::Test::Cluster::get_free_port() foreach 'monitor', 'node1', 'node2';
 
-# query(NODE, SQL, DATABASE): as psql prints it; undef if that fails, and then $error
-# has what it says
+# query(NODE, SQL, DATABASE): the output of psql; undef on failure, with the
+# message in $error
 my $error;
 
 sub query
@@ -198,7 +201,7 @@ sub tune
 	return;
 }
 
-# states(): what the monitor knows, and wants
+# states(): the states that the monitor has reported and assigned
 sub states
 {
 	return query('monitor', q{
@@ -216,7 +219,8 @@ sub reaches
 }
 
 my $began = time;
-# not through pg_autoctl, which would wait for the disk; one is a copy of the other
+# not through pg_autoctl, which would wait for the disk; the monitor is a copy
+# of the node
 system_or_bail('initdb', '--no-sync', '--auth', 'trust', '--pgdata', "$dir/node1");
 append_to_file("$dir/node1/postgresql.conf", qq{
 fsync = off
@@ -233,24 +237,24 @@ my @common = ('--hostname', '127.0.0.1', '--skip-pg-hba', '--no-ssl', '--run');
 start_service('monitor', 'pg_autoctl', 'create', 'monitor',
 	'--pgdata', "$dir/monitor", '--pgport', $port{monitor}, @common);
 ok(comes(sub { (query('monitor', 'SELECT count(*) FROM pgautofailover.formation', 'pg_auto_failover') // '') eq '1' }),
-	'a monitor');
+	'the monitor is created');
 foreach my $name ('node1', 'node2')
 {
 	start_service($name, 'pg_autoctl', 'create', 'postgres',
 		'--pgdata', "$dir/$name", '--pgport', $port{$name}, '--listen', '127.0.0.1',
 		'--name', $name, '--dbname', 'jobs', @common, '--monitor',
 		"postgres://autoctl_node\@127.0.0.1:$port{monitor}/pg_auto_failover?sslmode=prefer");
-	reaches('node1: single', 'a node') if $name eq 'node1';
+	reaches('node1: single', 'the first node is up') if $name eq 'node1';
 }
-reaches('node1: primary, node2: secondary', 'a primary and a standby');
+reaches('node1: primary, node2: secondary', 'the second node becomes a standby');
 ok(comes(sub { (query('node1', q{SELECT string_agg(sync_state, ',') FROM pg_stat_replication}) // '') eq 'quorum' }),
-	'which is synchronous');
+	'the standby is synchronous');
 note sprintf 'set up in %.1f s', time - $began;
 
 sql('node1', $_) foreach
   'CREATE EXTENSION leaselock',
   q{CREATE TABLE written (at timestamptz DEFAULT clock_timestamp(), name text, host text, fence bigint)},
-  # what is set for the database goes to the standby
+  # settings of the database are replicated to the standby
   "ALTER DATABASE jobs SET leaselock.waiter_timeout = '$waiter_timeout'",
   "ALTER DATABASE jobs SET leaselock.events = 'all'";
 
@@ -261,9 +265,9 @@ sql('node1', $_) foreach
 my $everywhere = "host=127.0.0.1,127.0.0.1 port=$port{node1},$port{node2} user=$superuser dbname=jobs "
   . 'target_session_attrs=read-write connect_timeout=3';
 
-# The command: notes what happens, by the clock that nobody sets and by the one that
-# leases are judged by, and writes to the database under its fence.  Both processes,
-# and each psql, have the kernel's lock.
+# The command: records what happens, by the monotonic clock and by the clock
+# that leases use, and writes to the database under its fence.  Both processes,
+# and each psql, hold the kernel lock.
 append_to_file("$dir/work", <<'SCRIPT');
 use strict;
 use warnings;
@@ -303,7 +307,7 @@ SCRIPT
 
 my %client;
 
-# start_host(LOCK, HOST, OPTIONS): a command under a lease
+# start_host(LOCK, HOST, OPTIONS): starts a command under a lease
 sub start_host
 {
 	my ($name, $host, @options) = @_;
@@ -314,7 +318,7 @@ sub start_host
 	return $client{"$name $host"} = $client;
 }
 
-# end_host(LOCK, HOST): lets its command end; the status
+# end_host(LOCK, HOST): lets its command end; returns the exit status
 sub end_host
 {
 	my ($name, $host) = @_;
@@ -323,7 +327,7 @@ sub end_host
 	return finish($client{"$name $host"});
 }
 
-# record(LOCK): what its commands have noted, in that order in time
+# record(LOCK): the records of its commands, ordered by time
 sub record
 {
 	my ($name) = @_;
@@ -351,7 +355,7 @@ sub begins
 	return comes(sub { scalar of_host($name, $host) }, $client{"$name $host"});
 }
 
-# queue(NODE): who waits for "job", with which ticket and place
+# queue(NODE): the waiters for "job", with their tickets and places
 sub queue
 {
 	my ($node) = @_;
@@ -369,12 +373,12 @@ sub waits
 }
 
 start_host('job', 'host-1', '--lease-seconds', $long_lease);
-ok(begins('job', 'host-1'), 'a command with a lease that is long enough');
+ok(begins('job', 'host-1'), 'the command with the long lease starts');
 start_host('job', 'host-2', '--lease-seconds', $long_lease, '--wait-seconds', 290);
-ok(waits('job', 'host-2'), 'another host waits for it');
+ok(waits('job', 'host-2'), 'another host waits for the lock');
 my $request = "request_id => '22222222-2222-4222-8222-222222222222'";
 my $poll = "SELECT state, position FROM leaselock.lease_acquire('job', 'polls', wait => '290 s', $request)";
-is(sql('node1', $poll), 'waiting|2', 'and a waiter that polls, by its request');
+is(sql('node1', $poll), 'waiting|2', 'a waiter polls with its request id');
 my ($ticket, $fence) = split /\|/, sql('node1',
 	q{SELECT ticket, fence FROM leaselock.lease_acquire('held', 'keeper', '300 s')});
 my $queue = queue('node1');
@@ -383,7 +387,7 @@ my $queue = queue('node1');
 # Load
 # ---------------------------------------------------------------------
 
-# psql prints a line for each call that was acknowledged
+# psql prints one line for each acknowledged call
 my @load;
 foreach my $number (0 .. 2)
 {
@@ -419,17 +423,18 @@ ok(comes(sub { !grep { (() = slurp_file($_->{out}) =~ /written/g) < 20 } @load }
 
 tune(%tuned);
 start_host('short', 'host-1', '--lease-seconds', $short_lease, '--grace', $grace);
-ok(begins('short', 'host-1'), 'a command with a lease that is too short');
+ok(begins('short', 'host-1'), 'the command with the short lease starts');
 start_host('short', 'host-2', '--lease-seconds', $long_lease, '--wait-seconds', 290);
-ok(waits('short', 'host-2'), 'another host waits for it');
-is(states(), 'node1: primary, node2: secondary', 'all is well until here');
+ok(waits('short', 'host-2'), 'another host waits for the lock');
+is(states(), 'node1: primary, node2: secondary', 'both nodes are healthy before the failure');
 
 my $killed = time;
 kill_service('node1');
-# a program that goes on looks after its lease at once, so one is renewed meanwhile
+# a continued program checks its lease at once, so only one is renewed
+# meanwhile
 $client{'job host-1'}{run}->signal('CONT');
 
-# what the new primary says until it is one
+# what the new primary answers until it is promoted
 my (%said, $answer);
 ok(comes(sub {
 		$answer = sqlstate('node2', q{SELECT state FROM leaselock.lease_acquire('new', 'newcomer', '300 s')});
@@ -437,19 +442,19 @@ ok(comes(sub {
 		return $answer eq 'held' }),
 	'the other node takes over');
 my $takeover = time - $killed;
-is(join(' ', grep { !/^(?:held|25006)$/ } keys %said), '', 'and grants nothing before');
+is(join(' ', grep { !/^(?:held|25006)$/ } keys %said), '', 'the other node grants nothing before');
 note 'until then: ', join ', ', map { "$_: $said{$_}" } sort keys %said;
 
 # ---------------------------------------------------------------------
 # Tickets, waiters and fences
 # ---------------------------------------------------------------------
 
-is(sql('node2', "SELECT state, fence FROM leaselock.lease_get('$ticket')"), "held|$fence", 'a held ticket lives on, with its fence');
-is(sql('node2', "SELECT state, fence FROM leaselock.lease_renew('$ticket')"), "held|$fence", 'and is renewed');
+is(sql('node2', "SELECT state, fence FROM leaselock.lease_get('$ticket')"), "held|$fence", 'a held ticket survives with its fence');
+is(sql('node2', "SELECT state, fence FROM leaselock.lease_renew('$ticket')"), "held|$fence", 'the ticket can be renewed');
 is(sql('node2', $poll), 'waiting|2', 'a waiter that polls keeps its place');
-is(queue('node2'), $queue, 'and so does the other host; both with the tickets that they had');
+is(queue('node2'), $queue, 'the other host keeps its place too, and both keep their tickets');
 is(sql('node2', q{SELECT state, position FROM leaselock.lease_acquire('job', 'newcomer', wait => '290 s')}),
-	'waiting|3', 'who comes now is behind them');
+	'waiting|3', 'a new waiter queues behind them');
 
 $_->{run}->finish foreach @load;
 my (@rows, %told);
@@ -469,39 +474,39 @@ cmp_ok($told{$_} // 0, '>', 50, "acknowledged: $_") foreach 'ticket', 'written';
 is(sql('node2', q{
 	SELECT count(*) FROM told t, leaselock.lease_get(subject::uuid) g
 	WHERE kind = 'ticket' AND (g.state, g.fence) IS DISTINCT FROM ('held', t.fence)}),
-	'0', 'no grant that was acknowledged is missing');
+	'0', 'no acknowledged grant is missing');
 is(sql('node2', q{
 	SELECT count(*) FROM told t LEFT JOIN written w ON w.name = 'shared' AND t.subject = w.host
 	WHERE kind = 'written' AND w.fence IS DISTINCT FROM t.fence}),
-	'0', 'nor a write');
+	'0', 'no acknowledged write is missing');
 
 my $greatest = sql('node2', qq{SELECT greatest(max(t.fence), (SELECT max(fence) FROM written WHERE at < to_timestamp($killed))) FROM told t});
 cmp_ok(sql('node2', q{SELECT fence FROM leaselock.lease_peek('new')}), '>', $greatest,
-	'a fence of the new primary is greater than all of the old one');
+	'a fence of the new primary is greater than all fences of the old one');
 is(sql('node2', q{SELECT count(*) FROM leaselock.lease_peek('shared') p, leaselock.lease_break(p.name, p.fence) WHERE p.owner IS NOT NULL}) =~ /^[01]$/,
-	1, 'the lock that all took is free');
+	1, 'the lock that all clients used is free');
 cmp_ok(sql('node2', q{SELECT fence FROM leaselock.lease_acquire('shared', 'newcomer')}), '>', $greatest,
-	'and granted with a greater fence');
+	'it is granted with a greater fence');
 
 # ---------------------------------------------------------------------
 # The lease that was too short
 # ---------------------------------------------------------------------
 
-is(finish($client{'short host-1'}), 2, 'the command whose lease was too short is ended');
-like($client{'short host-1'}{err}, qr/"short" could not be renewed in time/, 'which is said');
+is(finish($client{'short host-1'}), 2, 'the command with the short lease is ended');
+like($client{'short host-1'}{err}, qr/"short" could not be renewed in time/, 'the program reports why');
 my @short = of_host('short', 'host-1');
-cmp_ok($short[-1]{time}, '>', $killed, 'it was at work when the primary died');
+cmp_ok($short[-1]{time}, '>', $killed, 'it was at work when the primary was killed');
 my $expiry = sql('node2', "SELECT extract(epoch FROM expires_at) FROM leaselock.lease_get('$short[0]{ticket}')");
-cmp_ok($short[-1]{time}, '<', $expiry, 'and ended before its lease');
-ok(begins('short', 'host-2'), 'then the other host has its turn');
+cmp_ok($short[-1]{time}, '<', $expiry, 'it ended before its lease');
+ok(begins('short', 'host-2'), 'then the other host gets the lock');
 my ($next) = of_host('short', 'host-2');
-cmp_ok($next->{fence}, '>', $short[0]{fence}, 'with a greater fence');
+cmp_ok($next->{fence}, '>', $short[0]{fence}, 'the grant has a greater fence');
 
 my $stale = qq{INSERT INTO written (name, host, fence)
 	SELECT 'short', 'stale', f FROM (VALUES ($short[0]{fence})) v(f), leaselock.fence_assert('short', f)};
-is(sqlstate('node2', $stale), 'LS001', 'the fence of the first is refused');
-is(sqlstate('node2', $stale =~ s/', f\)/', f, allow_lapsed => true)/r), 'LS001', 'in any case');
-is(sql('node2', q{SELECT count(*) FROM written WHERE host = 'stale'}), '0', 'nothing is written by it');
+is(sqlstate('node2', $stale), 'LS001', "the first command's fence is refused");
+is(sqlstate('node2', $stale =~ s/', f\)/', f, allow_lapsed => true)/r), 'LS001', 'it is refused even with allow_lapsed');
+is(sql('node2', q{SELECT count(*) FROM written WHERE host = 'stale'}), '0', 'the stale fence has written nothing');
 
 # ---------------------------------------------------------------------
 # The lease that was long enough
@@ -511,21 +516,21 @@ my ($job) = of_host('job', 'host-1');
 ok(comes(sub { sql('node2', qq{
 		SELECT count(*) FROM written WHERE name = 'job' AND fence = $job->{fence}
 		AND at > to_timestamp($killed) + '$takeover s'}) > 0 }, $client{'job host-1'}),
-	'the command whose lease was long enough writes to the new primary');
+	'the command with the long lease writes to the new primary');
 ok(comes(sub { sql('node2', qq{
 		SELECT count(*) FROM leaselock.lease_events(max_rows => 1000000)
 		WHERE kind = 'renewed' AND name = 'job' AND at > to_timestamp($killed)}) > 0 }, $client{'job host-1'}),
-	'its lease is renewed there');
-is(end_host('job', 'host-1'), 0, 'it ends well');
-like($client{'job host-1'}{err}, qr/renew the lease on "job".*"job" .*renewed again/s, 'after it had to try again');
+	'its lease is renewed on the new primary');
+is(end_host('job', 'host-1'), 0, 'it exits with status 0');
+like($client{'job host-1'}{err}, qr/renew the lease on "job".*"job" .*renewed again/s, 'it had to retry the renewal');
 my @ends = grep { $_->{what} eq 'ends' } of_host('job', 'host-1');
-is(scalar @ends, 1, 'when it was told to');
-ok(begins('job', 'host-2'), 'then the other host has its turn');
-is(sql('node2', $poll), 'waiting|1', 'and the next one moves up');
-is(end_host($_, 'host-2'), 0, "the other host ends well: $_") foreach 'job', 'short';
-is(sql('node2', $poll), 'held|', 'the waiter that polls has its turn');
+is(scalar @ends, 1, 'it ended only once, when told to');
+ok(begins('job', 'host-2'), 'then the other host gets the lock');
+is(sql('node2', $poll), 'waiting|1', 'the next waiter moves up');
+is(end_host($_, 'host-2'), 0, "the other host's command exits with status 0: $_") foreach 'job', 'short';
+is(sql('node2', $poll), 'held|', 'the polling waiter gets the lock');
 is(sql('node2', q{SELECT string_agg(owner || ' ' || position, ', ') FROM leaselock.lease_tickets WHERE name = 'job' AND state = 'waiting'}),
-	'newcomer 1', 'and who came last is the next');
+	'newcomer 1', 'the last waiter is next');
 
 # ---------------------------------------------------------------------
 # The dead node comes back
@@ -539,9 +544,9 @@ ok(comes(sub {
 		$said{$answer}++ if $answer =~ /^\w+$/;
 		return states() eq 'node1: secondary, node2: primary' }),
 	'the old primary comes back as a standby');
-is(join(' ', grep { !/^25006$/ } keys %said), '', 'and grants nothing on the way');
+is(join(' ', grep { !/^25006$/ } keys %said), '', 'it grants nothing while it rejoins');
 my $return = time - $returned;
-ok(comes(sub { (query('node1', q{SELECT fence FROM leaselock.lease_peek('held')}) // '') eq $fence }), 'it knows the leases');
+ok(comes(sub { (query('node1', q{SELECT fence FROM leaselock.lease_peek('held')}) // '') eq $fence }), 'the standby has the leases');
 
 # ---------------------------------------------------------------------
 # No lock has had two holders
@@ -552,14 +557,14 @@ foreach my $name ('job', 'short')
 	my @record = record($name);
 
 	is(join(', ', map { "$_->{host} $_->{what}" } grep { $_->{what} =~ /begins|alone/ } @record),
-		'host-1 begins, host-2 begins', "$name: each command had the kernel's lock");
+		'host-1 begins, host-2 begins', "$name: each command got the kernel lock");
 	my ($last) = map { $_->{clock} } (of_host($name, 'host-1'))[-1];
 	my ($first) = map { $_->{clock} } of_host($name, 'host-2');
-	cmp_ok($last, '<', $first, "$name: the one had ended before the other began");
+	cmp_ok($last, '<', $first, "$name: the first command ended before the second began");
 	is(sql('node2', qq{
 		SELECT count(*) FROM (SELECT fence < max(fence) OVER (ORDER BY at) AS is_late FROM written WHERE name = '$name') w WHERE is_late}),
-		'0', "$name: no write came after one with a greater fence");
-	# a grant of each of the waiters, too; that of the last has no end
+		'0', "$name: no write follows a write with a greater fence");
+	# one grant for each waiter, too; the last grant has no end
 	is(sql('node2', qq{
 		WITH grants AS (
 			SELECT fence, min(at) FILTER (WHERE kind IN ('granted', 'promoted')) AS since,
@@ -568,11 +573,11 @@ foreach my $name ('job', 'short')
 			WHERE name = '$name' AND fence IS NOT NULL GROUP BY fence)
 		SELECT count(*), count(*) FILTER (WHERE since < before) FROM (
 			SELECT since, lag(coalesce(until, 'infinity')) OVER (ORDER BY fence) AS before FROM grants) g}),
-		($name eq 'job' ? 3 : 2) . '|0', "$name: by the server, the grants follow each other");
+		($name eq 'job' ? 3 : 2) . '|0', "$name: by the server's events, the grants do not overlap");
 	is(sql('node2', qq{
 		SELECT count(*) FROM leaselock.lease_events(max_rows => 1000000)
 		WHERE name = '$name' AND kind IN ('timed_out', 'cancelled', 'broken', 'deadlock')}),
-		'0', "$name: and nobody has lost a place or a grant to anything else");
+		'0', "$name: no place or grant was lost for another reason");
 }
 
 my @internal;
@@ -592,14 +597,14 @@ my $gap = sql('node2', qq{
 my $unrenewed = sql('node2', qq{
 	SELECT round(extract(epoch FROM min(at))::numeric - $killed, 1) FROM leaselock.lease_events(max_rows => 1000000)
 	WHERE kind = 'renewed' AND name = 'job' AND at > to_timestamp($killed)});
-note sprintf 'from the death of the primary until the other node grants: %.1f s', $takeover;
+note sprintf 'from the kill of the primary to the first grant of the other node: %.1f s', $takeover;
 note "longest gap between the writes of the command that survived: $gap s";
-note "its lease was renewed $unrenewed s after the death of the primary";
-note sprintf 'the command whose lease was too short ended %.1f s after the death, %.1f s before its lease',
+note "its lease was renewed $unrenewed s after the kill of the primary";
+note sprintf 'the command with the short lease ended %.1f s after the kill, %.1f s before its lease',
   $short[-1]{time} - $killed, $expiry - $short[-1]{time};
-note sprintf 'the other host began %.1f s after the death', $next->{time} - $killed;
+note sprintf 'the other host began %.1f s after the kill', $next->{time} - $killed;
 note sprintf 'the old primary was a standby %.1f s after it came back', $return;
 note sprintf 'acknowledged before: %d grants, %d writes', @told{ 'ticket', 'written' };
-note sprintf 'all of it: %.1f s', time - $began;
+note sprintf 'total: %.1f s', time - $began;
 
 done_testing();

@@ -1,7 +1,7 @@
 # Random arguments for every function and procedure of the schema: no crash, no
-# internal error, no SQLSTATE that the documentation does not name, and the
-# session goes on.  LEASELOCK_SEED repeats a run, as far as the statements go;
-# how the sessions meet is up to the machine.
+# internal error, no undocumented SQLSTATE, and the session survives.
+# LEASELOCK_SEED repeats the statements of a run, but not the timing between
+# the sessions.
 
 use strict;
 use warnings FATAL => 'all';
@@ -16,7 +16,7 @@ my $seed = $ENV{LEASELOCK_SEED} || int(time * 1000) % 2**31;
 srand $seed;
 note "LEASELOCK_SEED=$seed";
 
-# for each session: statements, and tables with triggers
+# per session: number of statements, and number of tables with triggers
 my $calls = 2000;
 my $tables = 80;
 
@@ -48,10 +48,10 @@ CREATE DOMAIN token AS bigint CHECK (VALUE > 0);
 }
 
 # ---------------------------------------------------------------------
-# What there is to call
+# The routines to call
 # ---------------------------------------------------------------------
 
-# Each argument that goes in is "type:name"
+# Each input argument is "type:name"
 my @routines;
 foreach my $line (
 	split /\n/,
@@ -72,13 +72,13 @@ foreach my $line (
 }
 my @triggers = grep { $_->{returns} eq 'trigger' } @routines;
 cmp_ok(scalar @routines, '>=', 20, 'the functions are found');
-cmp_ok(scalar @triggers, '>=', 2, 'and so are the trigger functions');
+cmp_ok(scalar @triggers, '>=', 2, 'the trigger functions are found');
 
 # ---------------------------------------------------------------------
-# Values: an SQL expression, or [literal], which its type may refuse
+# Values: an SQL expression, or [literal], which its type may reject
 # ---------------------------------------------------------------------
 
-# Tickets that exist, of either role, besides those that the sessions make
+# Existing tickets of both roles, in addition to those that the sessions create
 my @tickets = split /\n/, $node->safe_psql('postgres', q{
 	SELECT ticket FROM leaselock.lease_acquire('lock 1', 'one', '300 s');
 	SELECT ticket FROM leaselock.lease_acquire('lock 1', 'two', wait => '300 s');
@@ -88,8 +88,8 @@ my @tickets = split /\n/, $node->safe_psql('postgres', q{
 	SELECT ticket FROM leaselock.lease_acquire('lock 3', 'one', '300 s');
 });
 
-# What calls are made of that get somewhere; "*" is the number of an acquisition
-# before, one for all of a call
+# Arguments that let a call succeed; "*" stands for the number of an earlier
+# acquisition, the same number throughout a call
 my %usual = (
 	text => [ "'lock 1'", "'lock 2'", "'lock 3'", "'one'", "'one'", "'two'",
 		"'public'", "'public'", "'scope'", ":'name*'", ":'owner*'", ":'scope*'" ],
@@ -158,8 +158,8 @@ foreach my $routine (@routines)
 sub any { return $_[ rand @_ ] }
 sub chance { return rand() < $_[0] }
 
-# A value for an argument of that type: the expression, and whether the type may
-# refuse it
+# A value for an argument of that type: the expression, and whether the type
+# may reject it
 sub value
 {
 	my ($type) = @_;
@@ -172,7 +172,7 @@ sub value
 	return ($value, $risky);
 }
 
-# A call: the text, the SQLSTATEs that it may end with besides those of all
+# A call: its text, and the SQLSTATEs it may return besides the common ones
 sub call
 {
 	my ($routine) = @_;
@@ -186,7 +186,7 @@ sub call
 	{
 		my ($type, $name) = @{ $routine->{arguments}[$n] };
 
-		# among the named ones any that has a default may be missing
+		# named notation may leave out any argument that has a default
 		next
 		  if $named_from < $count ? $n >= $required && $n >= $named_from && chance(0.5)
 		  : $n >= $count;
@@ -216,13 +216,13 @@ sub call
 }
 
 # ---------------------------------------------------------------------
-# A session's script.  "\warn" numbers what may fail, so that the errors can be
-# told apart.
+# A session's script.  "\warn" prints the number of each statement, so that an
+# error can be matched to its statement.
 # ---------------------------------------------------------------------
 
 my (@script, @statement, @allowed);
 
-# In a block whose error ends it what follows is 25P02
+# After an error that aborts the block, statements fail with 25P02
 my %block;
 
 sub say_sql
@@ -259,7 +259,7 @@ sub say_call
 	return say_sql("SELECT $call FROM generate_series(1, 2)", @may) if $form == 2;
 	return say_sql("SELECT 1 WHERE ($call) IS NULL", @may)
 	  if $form == 3 && $call !~ /_rows|peek|lease_events/;
-	# what a client sees of the row, and tickets and fences for later calls
+	# the row as a client sees it, and tickets and fences for later calls
 	if ($form >= 5 && $routine->{name} =~ /^(?:lease_acquire|try_lock)$/)
 	{
 		my $n = 1 + int rand 4;
@@ -273,7 +273,7 @@ sub say_call
 	return say_sql("SELECT $call", @may);
 }
 
-# As with the extended protocol: the parameters have a type, or get one
+# As in the extended protocol: parameters have a declared or an inferred type
 sub say_prepared
 {
 	my ($routine) = @_;
@@ -300,9 +300,9 @@ sub say_prepared
 sub say_any
 {
 	my @not_triggers = grep { $_->{returns} ne 'trigger' } @routines;
-	# else most calls of the other roles would end with 42501
+	# otherwise most calls of the other roles would fail with 42501
 	return say_sql("SELECT leaselock.lease_scope_drop('public')") if chance(0.04);
-	# a wait takes until statement_timeout as a rule
+	# a wait usually lasts until statement_timeout
 	my $routine = any(chance(0.3) ? @routines : grep { $_->{kind} ne 'p' } @not_triggers);
 
 	return chance(0.1) && $routine->{kind} ne 'p' && @{ $routine->{arguments} }
@@ -333,7 +333,7 @@ sub say_block
 		}
 		say_any();
 	}
-	# what was changed cannot be prepared, and here nothing can (55000)
+	# a transaction with changes cannot be prepared, and here none can (55000)
 	chance(0.1)
 	  ? say_sql("PREPARE TRANSACTION 'p'", 'LS001', '40001', '0A000', '55000')
 	  : say_sql(any('COMMIT', 'COMMIT', 'ROLLBACK'), 'LS001', '40001');
@@ -367,7 +367,7 @@ sub say_trigger
 	my @may = ('LS001', 'LS003', '0A000', '40001', '22003', '22001', '23514', '23505', '55006');
 	my ($timing, $each, @events);
 
-	# one of those that are right as a rule, or anything
+	# usually a valid set of arguments, otherwise anything
 	@arguments = @{ any(
 		[ 'column', 'fence', 'lock 1' ], [ 'column', 'fence', 'lock 2', 'public' ],
 		[ 'columns', 'fence', 'name' ], [ 'columns', 'fence', 'name', 'scope' ],
@@ -461,13 +461,13 @@ foreach my $plan (
 	push @script, '\set VERBOSITY verbose', 
 	  (map { "\\set ticket$_ $tickets[$_]\n\\set fence$_ $_\n\\set name$_ lock\n\\set owner$_ one\n\\set scope$_ public" } 1 .. 4),
 	  "SET statement_timeout = '40ms';", 'SELECT pg_backend_pid();';
-	# each at least once
+	# each routine at least once
 	say_call($_) foreach @routines;
 	while (@statement < $calls)
 	{
 		chance(0.3) ? say_block() : say_any();
 	}
-	# one role that may not, others
+	# one role without privileges on its tables, and others
 	push @script, "SET statement_timeout = '10s';";
 	say_sql('SELECT coalesce(fence, 3) AS fence1 FROM leaselock.lease_acquire(\'lock 1\', \'one\', \'300 s\') \gset');
 	say_trigger($label) foreach 1 .. $tables;
@@ -496,7 +496,7 @@ foreach my $session (@sessions)
 	$session->{run}->finish;
 	my @lines = split /\n/, slurp_file($session->{out});
 	is($lines[-2], $lines[0], "$label: the connection is the same at the end");
-	is($lines[-1], '0', "$label: and holds no lock");
+	is($lines[-1], '0', "$label: the session holds no lock");
 
 	foreach my $line (split /\n/, slurp_file($session->{err}))
 	{
@@ -508,19 +508,19 @@ foreach my $session (@sessions)
 		$seen{$state}++;
 		push @bad, "$kind $state $message, after: " . substr $statement, 0, 2000
 		  if $kind ne 'ERROR' || !$session->{allowed}[$now]{$state}
-		  # a value is shown in part, and harmless
+		  # messages quote a value only in part and without control characters
 		  || $statement =~ /leaselock\./ && (length $message > 1000 || $message =~ /[\x00-\x1F\x7F]/);
 	}
 	is($now, $#{ $session->{statement} }, "$label: all statements were sent");
-	is(scalar @bad, 0, "$label: no error but those that are documented")
+	is(scalar @bad, 0, "$label: only documented errors occur")
 	  or diag "LEASELOCK_SEED=$seed\n" . join "\n", splice @bad, 0, 20;
 }
 note sprintf 'statements: %d, seconds: %.1f, errors: %s',
   eval { my $n = 0; $n += @{ $_->{statement} } foreach @sessions; $n }, time - $start,
   join ', ', map { "$_ $seen{$_}" } sort keys %seen;
 
-# it would prove nothing if the calls did not get past the parser
-cmp_ok($seen{$_} // 0, '>', 0, "$_ was met") foreach '22004', '22023', '42501', 'LS001';
+# the test proves nothing unless the calls get past the parser
+cmp_ok($seen{$_} // 0, '>', 0, "$_ was raised") foreach '22004', '22023', '42501', 'LS001';
 is($seen{'42601'} // 0, 0, 'no syntax error');
 
 # ---------------------------------------------------------------------
@@ -528,14 +528,14 @@ is($seen{'42601'} // 0, 0, 'no syntax error');
 # ---------------------------------------------------------------------
 
 is($node->safe_psql('postgres', q{
-	SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'}), '0', 'no lock is left over');
+	SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'}), '0', 'no advisory lock is left');
 foreach my $database ('postgres', 'bytes')
 {
 	is($node->safe_psql($database, q{
 		SELECT state FROM leaselock.lease_acquire('afterwards', 'one', scope => 'afterwards');
 		SELECT count(*) >= 0 FROM leaselock.lease_status;
 		SELECT count(*) >= 0 FROM leaselock.lease_tickets;
-		SELECT leaselock.lease_prune('0') >= 0}), "held\nt\nt\nt", "$database works on");
+		SELECT leaselock.lease_prune('0') >= 0}), "held\nt\nt\nt", "$database still works");
 }
 my $log = slurp_file($node->logfile);
 is_deeply([ $log =~ /.*terminated by signal.*/g ], [], 'no crash');

@@ -1,5 +1,5 @@
-# Through PgBouncer in transaction mode: each call of one client is carried out by
-# another server process.
+# Through PgBouncer in transaction mode: each call of a client runs in a
+# different server process.
 
 use strict;
 use warnings FATAL => 'all';
@@ -12,11 +12,12 @@ use Test::More;
 use Time::HiRes qw(usleep time);
 
 my ($program) = grep { -x } map { "$_/pgbouncer" } split(/:/, $ENV{PATH}), '/usr/sbin', '/usr/local/sbin';
-plan skip_all => 'PgBouncer is NOT INSTALLED: nothing is tested through a pooler'
+plan skip_all => 'PgBouncer is NOT INSTALLED: connection poolers are not tested'
   if !$program;
 my ($version) = `$program --version` =~ /(\d+\.\d+)/;
 my ($major, $minor) = split /\./, $version;
-# since 1.21 it knows what a client has prepared, and prepares it where it is needed
+# since 1.21 PgBouncer tracks prepared statements and prepares them where
+# needed
 my $prepares = $major > 1 || $minor >= 21;
 note "PgBouncer $version";
 
@@ -72,17 +73,17 @@ foreach my $try (1 .. 100)
 	usleep(100_000);
 }
 
-# only a cluster may make sessions
+# only a cluster object can create sessions
 {
 	package Pooled;
 	our @ISA = ('PostgreSQL::Test::Cluster');
 	sub session { return PostgreSQL::Test::BackgroundPsql->new(0, [@_]) }
 }
 
-# the server process of the call before, 0 if it does not matter
+# the server process of the previous call; 0 if it does not matter
 my $before = 0;
 
-# A client of the pooler, of one of its databases
+# A client of the pooler, in one of its databases
 sub client
 {
 	my ($database) = @_;
@@ -92,7 +93,7 @@ sub client
 	return $client;
 }
 
-# Runs a query that may fail; returns its output, with the errors after it
+# Runs a query that may fail; returns its output followed by the errors
 sub outcome
 {
 	my ($client, $sql) = @_;
@@ -106,7 +107,8 @@ sub outcome
 	return $output;
 }
 
-# as many server connections as the pool may have, because all are needed at once
+# as many server connections as the pool allows, because all are open at the
+# same time
 my @clients = map { client() } 1 .. $pool_size;
 $_->query_safe('BEGIN') foreach @clients;
 my %server = map { $_->query_safe('SELECT pg_backend_pid()') => 1 } @clients;
@@ -119,14 +121,14 @@ is(scalar keys %server, $pool_size, "$pool_size server connections");
 
 my ($one, $two) = @clients;
 
-# The fields of the row; the server process must be another than before
+# The fields of the row; the server process must differ from the previous one
 sub row
 {
 	my ($client, $what, $sql) = @_;
 	my ($pid, @fields) = split /\|/, $client->query_safe($sql =~ s/SELECT /SELECT pg_backend_pid(), /r), -1;
 
-	isnt($pid, $before, "$what: on another server connection");
-	ok($server{$pid}, "$what: of the pool");
+	isnt($pid, $before, "$what: runs on another server connection");
+	ok($server{$pid}, "$what: the connection belongs to the pool");
 	$before = $pid;
 	return @fields == 1 ? $fields[0] : @fields;
 }
@@ -134,15 +136,15 @@ sub row
 my $request = '6f0d7a2e-4d3f-4c55-9d5a-7a0f5a3f2f10';
 my ($state, $ticket, $fence) = row($one, 'lease_acquire',
 	"SELECT state, ticket, fence FROM leaselock.lease_acquire('lock', 'one', request_id => '$request')");
-is($state, 'held', 'acquired');
+is($state, 'held', 'a lock is acquired');
 is_deeply(
 	[ row($one, 'a retry', "SELECT ticket, depth FROM leaselock.lease_acquire('lock', 'one', request_id => '$request')") ],
 	[ $ticket, 1 ], 'a retry finds the ticket');
-is(row($one, 'lease_get', "SELECT state FROM leaselock.lease_get('$ticket')"), 'held', 'asked for');
-is(row($one, 'lease_renew', "SELECT state FROM leaselock.lease_renew('$ticket', '90 s')"), 'held', 'renewed');
+is(row($one, 'lease_get', "SELECT state FROM leaselock.lease_get('$ticket')"), 'held', 'the ticket is looked up');
+is(row($one, 'lease_renew', "SELECT state FROM leaselock.lease_renew('$ticket', '90 s')"), 'held', 'the ticket is renewed');
 is(row($two, 'lease_acquire', "SELECT state FROM leaselock.lease_acquire('lock', 'two')"), 'contended',
-	'another owner of the same role is somebody else');
-is(row($two, 'try_lock', "SELECT leaselock.try_lock('lock', 'two', '1 min')"), '', 'with try_lock, too');
+	'another owner label of the same role is another identity');
+is(row($two, 'try_lock', "SELECT leaselock.try_lock('lock', 'two', '1 min')"), '', 'try_lock agrees');
 
 # a fenced transaction: one server process from BEGIN to COMMIT
 $one->query_safe('BEGIN');
@@ -150,32 +152,32 @@ row($one, 'fence_assert', "SELECT 1 FROM leaselock.fence_assert('lock', $fence)"
 $one->query_safe("INSERT INTO written VALUES (0, 1, $fence)");
 is($one->query_safe('SELECT pg_backend_pid()'), $before, 'a transaction keeps its server connection');
 is(outcome($one, 'COMMIT'), '', 'a fenced transaction commits');
-is($one->query_safe('SELECT count(*) FROM written'), 1, 'and has written');
+is($one->query_safe('SELECT count(*) FROM written'), 1, 'the row is written');
 
-# the queue: a waiter polls from connection to connection, and is promoted
+# the queue: a waiter polls over changing connections, and is promoted
 my ($waiting, $its) = row($two, 'lease_acquire', "SELECT state, ticket FROM leaselock.lease_acquire('lock', 'two', wait => '60 s')");
-is($waiting, 'waiting', 'queued');
-is(row($two, 'a poll', "SELECT state FROM leaselock.lease_get('$its')"), 'waiting', 'polled') foreach 1 .. 3;
+is($waiting, 'waiting', 'another owner queues');
+is(row($two, 'a poll', "SELECT state FROM leaselock.lease_get('$its')"), 'waiting', 'the waiter polls') foreach 1 .. 3;
 
-# the holder opens a fenced transaction, and loses the lock before it commits
+# the holder starts a fenced transaction and loses the lock before the commit
 $one->query_safe("BEGIN; SELECT leaselock.fence_assert('lock', $fence)");
 $one->query_safe("INSERT INTO written VALUES (0, 1, $fence)");
 is(row($clients[2], 'lease_release', "SELECT state FROM leaselock.lease_release('$ticket')"),
-	'released', 'released over another connection');
+	'released', 'the lock is released over another connection');
 is(outcome($one, 'COMMIT'), 'LS001', 'COMMIT through the pooler fails');
-is($one->query_safe('SELECT count(*) FROM written'), 1, 'and nothing was written');
+is($one->query_safe('SELECT count(*) FROM written'), 1, 'nothing is written');
 my ($now, $its_fence) = row($two, 'a poll', "SELECT state, fence FROM leaselock.lease_get('$its')");
-is($now, 'held', 'the waiter has its turn');
-cmp_ok($its_fence, '>', $fence, 'with a greater fence');
+is($now, 'held', 'the waiter gets the lock');
+cmp_ok($its_fence, '>', $fence, 'the grant has a greater fence');
 
 row($two, 'lease_acquire', "SELECT state FROM leaselock.lease_acquire('more $_', 'two')") foreach 1 .. 3;
 is(row($two, 'lease_release_all', "SELECT leaselock.lease_release_all('two')"), 4,
-	'the tickets of four connections are released');
+	'tickets from four connections are released');
 
 my $hold = row($one, 'try_lock', "SELECT leaselock.try_lock('named', 'one', '1 h')");
-is(row($one, 'try_lock', "SELECT leaselock.try_lock('named', 'one', '1 h')"), $hold, 'a named lock is known again');
-is(row($one, 'renew_lock', "SELECT leaselock.renew_lock('named', 'one', '1 h')"), 't', 'renewed');
-is(row($one, 'release_lock', "SELECT leaselock.release_lock('named', 'one')"), 't', 'released');
+is(row($one, 'try_lock', "SELECT leaselock.try_lock('named', 'one', '1 h')"), $hold, 'a repeated try_lock finds its hold');
+is(row($one, 'renew_lock', "SELECT leaselock.renew_lock('named', 'one', '1 h')"), 't', 'the hold is renewed');
+is(row($one, 'release_lock', "SELECT leaselock.release_lock('named', 'one')"), 't', 'the hold is released');
 
 # ---------------------------------------------------------------------
 # Waiting in one call
@@ -186,48 +188,48 @@ like(outcome($one, "CALL leaselock.lease_acquire_wait('call', 'one')"), qr/^[0-9
 $two->query_until(qr/calling/, "\\echo calling\nCALL leaselock.lease_acquire_wait('call', 'two');\n");
 $node->poll_query_until('postgres', q{
 	SELECT count(*) = 1 FROM leaselock.lease_tickets WHERE name = 'call' AND state = 'waiting'})
-  or die 'nobody waits';
+  or die 'no ticket is waiting';
 ok($server{ $node->safe_psql('postgres', q{
 		SELECT pid FROM pg_stat_activity WHERE query LIKE 'CALL %' AND state = 'active'})},
-	'a wait keeps one connection of the pool');
-is(row($one, 'lease_release_all, beside it', "SELECT leaselock.lease_release_all('one')"), 1, 'released');
-like(outcome($two, ''), qr/\|held\|/, 'and the wait is over');
-is(row($two, 'lease_release_all', "SELECT leaselock.lease_release_all('two')"), 1, 'released');
+	'a wait occupies one connection of the pool');
+is(row($one, 'lease_release_all, beside it', "SELECT leaselock.lease_release_all('one')"), 1, 'one ticket is released');
+like(outcome($two, ''), qr/\|held\|/, 'the wait ends with the lock');
+is(row($two, 'lease_release_all', "SELECT leaselock.lease_release_all('two')"), 1, 'one ticket is released');
 is(outcome($one, "BEGIN; CALL leaselock.lease_acquire_wait('call', 'one'); ROLLBACK"), '2D000',
-	'refused in a transaction, as without a pooler');
+	'the call is refused in a transaction, as without a pooler');
 outcome($one, 'ROLLBACK');
 
-# a waiter whose client leaves is noticed by the pooler
+# the pooler notices a waiting client that disconnects
 my $leaver = client();
 row($one, 'lease_acquire', "SELECT state FROM leaselock.lease_acquire('call', 'one')");
 $leaver->query_until(qr/calling/, "\\echo calling\nCALL leaselock.lease_acquire_wait('call', 'leaver');\n");
 $node->poll_query_until('postgres', q{SELECT count(*) = 1 FROM leaselock.lease_tickets WHERE name = 'call' AND state = 'waiting'})
-  or die 'nobody waits';
+  or die 'no ticket is waiting';
 $leaver->{run}->kill_kill;
 ok($node->poll_query_until('postgres', q{SELECT count(*) = 0 FROM leaselock.lease_tickets WHERE name = 'call' AND state = 'waiting'}),
-	'a waiter whose client went away leaves the queue');
+	'a waiter whose client disconnects leaves the queue');
 row($one, 'lease_release_all', "SELECT leaselock.lease_release_all('one')");
 
-# a pool of one connection: the wait has it, so the release comes too late
+# a pool of one connection: the wait occupies it, so the release comes too late
 my ($holder, $narrow) = (client('narrow'), client('narrow'));
 is(outcome($holder, "SELECT state FROM leaselock.lease_acquire('narrow', 'one')"), 'held', 'a lock is held');
 $narrow->query_until(qr/calling/, "\\echo calling\nCALL leaselock.lease_acquire_wait('narrow', 'two', wait => '2 s');\n");
 $node->poll_query_until('postgres', q{SELECT count(*) = 1 FROM leaselock.lease_tickets WHERE name = 'narrow' AND state = 'waiting'})
-  or die 'nobody waits';
-is(outcome($holder, "SELECT leaselock.lease_release_all('one')"), 1, 'a release that finds no connection is done ...');
-like(outcome($narrow, ''), qr/\|timed_out\|/, '... when the wait is over');
+  or die 'no ticket is waiting';
+is(outcome($holder, "SELECT leaselock.lease_release_all('one')"), 1, 'a release without a free connection is carried out ...');
+like(outcome($narrow, ''), qr/\|timed_out\|/, '... after the wait');
 $_->quit foreach $holder, $narrow;
 
 # ---------------------------------------------------------------------
-# Who a client is
+# Identity of a client
 # ---------------------------------------------------------------------
 
 is(row($one, 'lease_acquire', "SELECT state FROM leaselock.lease_acquire('identity', 'label')"), 'held', 'a lock is held');
 is(row($two, 'lease_acquire', "SELECT depth FROM leaselock.lease_acquire('identity', 'label')"), 2, 'clients with one label are one owner');
 is(outcome($two, q{BEGIN; SET LOCAL ROLE worker; SELECT state FROM leaselock.lease_acquire('identity', 'label'); COMMIT}),
-	'contended', 'by SET LOCAL ROLE the same label is somebody else');
-is(row($two, 'afterwards', 'SELECT current_user'), 'app', 'and no role is left behind') foreach 1 .. $pool_size;
-is(row($one, 'lease_release_all', "SELECT leaselock.lease_release_all('label')"), 2, 'released');
+	'contended', 'after SET LOCAL ROLE the same label is another identity');
+is(row($two, 'afterwards', 'SELECT current_user'), 'app', 'no changed role remains') foreach 1 .. $pool_size;
+is(row($one, 'lease_release_all', "SELECT leaselock.lease_release_all('label')"), 2, 'both tickets are released');
 
 # ---------------------------------------------------------------------
 # Statement mode
@@ -236,11 +238,11 @@ is(row($one, 'lease_release_all', "SELECT leaselock.lease_release_all('label')")
 my $statements = client('statements');
 $fence = outcome($statements, "SELECT fence FROM leaselock.lease_acquire('statement', 'one')");
 is(outcome($statements, "INSERT INTO written SELECT 9, 1, $fence FROM leaselock.fence_assert('statement', $fence)"), '',
-	'statement mode: a fenced write in one statement');
+	'statement mode: a fenced write in one statement succeeds');
 is(outcome($statements, "INSERT INTO written SELECT 9, 1, 1 FROM leaselock.fence_assert('statement', 1)"), 'LS001',
-	'statement mode: not with a stale fence');
-is($node->safe_psql('postgres', 'SELECT count(*) FROM written WHERE lock = 9'), 1, 'statement mode: what was written');
-is(outcome($statements, "SELECT leaselock.lease_release_all('one')"), 1, 'statement mode: released');
+	'statement mode: a stale fence is refused');
+is($node->safe_psql('postgres', 'SELECT count(*) FROM written WHERE lock = 9'), 1, 'statement mode: only the first row is written');
+is(outcome($statements, "SELECT leaselock.lease_release_all('one')"), 1, 'statement mode: the ticket is released');
 $statements->quit;
 run_log([ 'psql', '-Xc', 'BEGIN', "$connstr dbname=statements" ], '>', \my $printed, '2>', \my $refusal);
 like($refusal, qr/transaction blocks not allowed/, 'statement mode: the pooler refuses a transaction');
@@ -249,17 +251,17 @@ like($refusal, qr/transaction blocks not allowed/, 'statement mode: the pooler r
 # Prepared statements
 # ---------------------------------------------------------------------
 
-# in one transaction they work with every version
+# within one transaction these work with every version
 is(outcome($one, q{
 		BEGIN;
 		PREPARE p AS SELECT state FROM leaselock.lease_acquire($1, $2, request_id => $3);
 		EXECUTE p('prepared', 'one', '6f0d7a2e-4d3f-4c55-9d5a-7a0f5a3f2f11');
 		DEALLOCATE p;
-		COMMIT}), 'held', 'PREPARE and EXECUTE in one transaction');
+		COMMIT}), 'held', 'PREPARE and EXECUTE work in one transaction');
 row($one, 'lease_release_all', "SELECT leaselock.lease_release_all('one')");
 
-# Eight clients share the connections.  "extended": parameters, but no statement
-# is kept; "prepared": each is prepared once for each client.
+# Eight clients share the connections.  "extended": with parameters but no
+# named statements; "prepared": each client prepares each statement once.
 append_to_file("$dir/work.sql", q{\set n random(1, 3)
 SELECT state = 'held' AS held, coalesce(ticket::text, '') AS ticket, coalesce(fence, 0) AS fence
 	FROM leaselock.lease_acquire('lock ' || :n, 'client ' || :client_id, '60 s') \gset
@@ -282,13 +284,13 @@ foreach my $mode ('extended', $prepares ? 'prepared' : ())
 	ok(run_log([ 'pgbench', '-n', '-M', $mode, '-c', '8', '-t', '400', '-f', "$dir/work.sql", $connstr ],
 			'>', \$out, '2>', \$err), "pgbench, protocol $mode")
 	  or diag $err;
-	unlike($err, qr/ERROR|FATAL|abort/, 'without an error');
+	unlike($err, qr/ERROR|FATAL|abort/, 'pgbench reports no error');
 	my ($written, $different, $clients) = split /\|/, $node->safe_psql('postgres', q{
 		SELECT count(*), count(DISTINCT (lock, fence)), count(DISTINCT client) FROM written});
-	cmp_ok($written, '>', 50, 'there were fenced writes')
+	cmp_ok($written, '>', 50, 'fenced writes were made')
 	  and note("$written of 3200 tries");
-	is($different, $written, 'each under a fence of its own');
-	cmp_ok($clients, '>', 1, 'of several clients');
+	is($different, $written, 'each write has its own fence');
+	cmp_ok($clients, '>', 1, 'several clients wrote');
 }
 note $prepares
   ? 'statements that a driver prepares were tested'
@@ -297,8 +299,8 @@ note $prepares
 # ---------------------------------------------------------------------
 
 is($node->safe_psql('postgres', q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'}),
-	'0', 'no lock is left in the server connections');
-is($node->safe_psql('postgres', 'SELECT count(*) FROM leaselock.lease_tickets'), '0', 'and no ticket');
+	'0', 'no server connection holds an advisory lock');
+is($node->safe_psql('postgres', 'SELECT count(*) FROM leaselock.lease_tickets'), '0', 'no ticket is left');
 $_->quit foreach @clients;
 $pooler->kill_kill;
 undef $pooler;

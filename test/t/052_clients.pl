@@ -1,5 +1,5 @@
-# psycopg, psycopg2, node-postgres and pgjdbc: every way to pass a parameter.  The
-# programs of doc/clients.md are in 104_page_clients.pl.
+# psycopg, psycopg2, node-postgres and pgjdbc: every way to pass a parameter.
+# 104_page_clients.pl tests the programs of doc/clients.md.
 
 use strict;
 use warnings FATAL => 'all';
@@ -10,16 +10,16 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# Inside the source tree: a module of node is looked for from here upwards
+# inside the source tree, because Node looks up modules from here upwards
 my $dir = abs_path($PostgreSQL::Test::Utils::tmp_check) . '/clients';
 mkdir $dir;
 
 # ---------------------------------------------------------------------
-# Which of them are here
+# Which of them are installed
 # ---------------------------------------------------------------------
 
 my ($jar) = grep { -e } '/usr/share/java/postgresql.jar', split /:/, $ENV{CLASSPATH} // '';
-# Debian's modules are seen by Debian's interpreter alone
+# only Debian's interpreter sees Debian's modules
 my $python = -x '/usr/bin/python3' ? '/usr/bin/python3' : 'python3';
 
 my %client = (
@@ -71,7 +71,7 @@ plan skip_all => 'NO CLIENT LIBRARY IS INSTALLED: neither psycopg, node-postgres
   if !@present;
 
 # ---------------------------------------------------------------------
-# Untyped, typed and prepared parameters.  Each prints what it got.
+# Untyped, typed and prepared parameters.  Each program prints its results.
 # ---------------------------------------------------------------------
 
 my %parameters;
@@ -110,7 +110,7 @@ print("release_all", one("SELECT leaselock.lease_release_all(%s)", "py")[0])
 db.commit()
 PROGRAM
 
-# as the one above; what psycopg2 sends has no parameters, it puts literals
+# as above; psycopg2 sends literals instead of parameters
 $parameters{psycopg2} = <<'PROGRAM';
 import datetime, uuid, psycopg2, psycopg2.extras
 psycopg2.extras.register_uuid()
@@ -311,13 +311,13 @@ foreach my $name (sort keys %client)
 
 	append_to_file($file, $parameters{$name});
 	my ($ok, $out, $err) = program(@run, $file);
-	ok($ok, "$name: parameters") or diag $err;
-	is($out, $expected, "$name: untyped, typed and prepared");
+	ok($ok, "$name: the program succeeds") or diag $err;
+	is($out, $expected, "$name: untyped, typed and prepared parameters give the same results");
 	$node->safe_psql('postgres', q{DO $$ BEGIN
 		PERFORM leaselock.lease_break(name, fence, scope) FROM leaselock.lease_status; END $$});
 }
 
-is($node->safe_psql('postgres', q{SELECT count(*) FROM leaselock.lease_tickets}), '0', 'no ticket is left over');
+is($node->safe_psql('postgres', q{SELECT count(*) FROM leaselock.lease_tickets}), '0', 'no ticket is left');
 is_deeply([ grep { / XX\w{3} / || /PANIC:/ } split /\n/, slurp_file($node->logfile) ],
 	[], 'no internal error in the log');
 $node->stop;

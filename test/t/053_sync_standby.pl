@@ -1,9 +1,10 @@
-# Synchronous replication: what was acknowledged is there after the primary was
-# stopped at once and the standby promoted, but for a release that need not wait
-# (leaselock.async_release) and was the last thing that its client was told.  A
-# release that hands the lock over waits like a grant.  And what a caller gives up with
-# synchronous_commit = local or off: such a grant may be missing then, but its
-# fence does not come back, although the old primary goes on granting.
+# Synchronous replication: acknowledged changes survive an immediate stop of
+# the primary and promotion of the standby.  The exception is a release that
+# need not wait (leaselock.async_release) and was the last call acknowledged to
+# its client.  A release that hands over the lock waits like a grant.  The test
+# also shows what a caller gives up with synchronous_commit = local or off:
+# such a grant may be lost, but its fence is not reused, although the old
+# primary continues to grant.
 
 use strict;
 use warnings FATAL => 'all';
@@ -67,13 +68,13 @@ sub promote
 }
 
 # ---------------------------------------------------------------------
-# Clients are at work when the primary stops
+# Clients are working when the primary stops
 # ---------------------------------------------------------------------
 
 my $standby = synchronous_standby('second');
 my $files = PostgreSQL::Test::Utils::tempdir;
 
-# psql prints a line for each call that was acknowledged
+# psql prints one line for each acknowledged call
 my @clients;
 foreach my $number (0 .. 3)
 {
@@ -122,7 +123,7 @@ foreach my $client (@clients)
 {
 	like(slurp_file($client->{err}), qr/connection|terminat|shut/, 'a client was at work');
 	my @lines = slurp_file($client->{out}) =~ /(.*)\n/g;
-	# an asynchronous release is safe once its client was told of anything later
+	# an asynchronous release is safe once its client has a later answer
 	$lines[-1] =~ s/^released/released at last/ if $client->{async} eq 'on';
 	foreach my $line (@lines)
 	{
@@ -142,26 +143,26 @@ is($primary->safe_psql('postgres', q{
 is($primary->safe_psql('postgres', q{
 	SELECT count(*) FROM told t LEFT JOIN leaselock.lease_status s ON s.name = t.subject AND s.scope = 'holds'
 		WHERE kind = 'hold' AND s.fence IS DISTINCT FROM t.fence}),
-	'0', 'nor one of a named lock');
+	'0', 'no acknowledged grant of a named lock is missing');
 is($primary->safe_psql('postgres', q{
 	SELECT count(*) FROM told t LEFT JOIN written w ON t.subject = w.client || '-' || w.turn
 		WHERE kind = 'written' AND w.fence IS DISTINCT FROM t.fence}),
-	'0', 'nor a fenced write');
+	'0', 'no acknowledged fenced write is missing');
 is($primary->safe_psql('postgres', q{
 	SELECT count(*) FROM told t, leaselock.lease_get(subject::uuid) g
 		WHERE kind = 'released' AND g.state <> 'released'}),
-	'0', 'nor a release');
+	'0', 'no acknowledged release is missing');
 is($primary->safe_psql('postgres', q{
 	SELECT max(t.fence) <= max(l.fence) FROM told t, leaselock.locks l
 		WHERE kind = 'shared' AND l.name = 'shared'}),
-	't', 'the lock that all took knows its newest acknowledged fence');
+	't', 'the lock that all clients used has its newest acknowledged fence');
 is($primary->safe_psql('postgres', q{
 	SELECT count(*) FROM (SELECT fence FROM told WHERE kind = 'shared' GROUP BY 1 HAVING count(*) > 1) x}),
-	'0', 'no fence was given twice');
+	'0', 'no fence was granted twice');
 is($primary->safe_psql('postgres', q{
 	SELECT count(*) FROM told t, leaselock.lease_renew(subject::uuid) g
 		WHERE kind = 'ticket' AND g.state <> 'held'}),
-	'0', 'holders go on renewing');
+	'0', 'holders can still renew');
 
 # ---------------------------------------------------------------------
 # No standby answers
@@ -169,9 +170,10 @@ is($primary->safe_psql('postgres', q{
 
 $standby = synchronous_standby('third');
 
-# Releases, each by a client of its own: its name is the lock's, and what it does
-# after the name of a ticket or owner is known.  Those that are alone have nobody
-# behind them; there are some, for one that happens to tidy a page waits after all.
+# Releases, each by its own client.  Each has the name of its lock; the SQL is
+# completed with its ticket or owner.  The "alone" releases have no waiter.
+# There are several of them, because a release that happens to prune a page
+# does wait.
 my %release = (
 	'ticket' => q{SELECT state FROM leaselock.lease_release('TICKET')},
 	'owner' => q{SELECT leaselock.lease_release_all('holder of owner')},
@@ -210,7 +212,7 @@ foreach my $name (sort keys %client)
 
 	$client->{run} = IPC::Run::start([ @command ], '<', \undef, '>', \$client->{out}, '2>', \$client->{err});
 }
-# a commit that waits for the standby cannot be seen
+# a commit that waits for the standby is not yet visible
 ok($primary->poll_query_until('postgres', q{
 		SELECT count(*) > 0 FROM leaselock.tickets t, leaselock.lease_get(t.ticket) g
 		WHERE t.name LIKE 'alone %' AND g.state = 'released'}),
@@ -223,16 +225,16 @@ foreach my $name (grep { !/alone/ } sort keys %client)
 }
 is($primary->safe_psql('postgres', q{
 		SELECT count(*) FROM leaselock.lease_status WHERE owner LIKE 'behind %'}),
-	'0', 'and meanwhile nobody has the lock by it');
+	'0', 'meanwhile the waiters do not hold the locks');
 $standby->start;
 foreach my $name (sort keys %client)
 {
-	ok($client{$name}{run}->finish, "it goes on when the standby is there: $name") or diag($client{$name}{err});
+	ok($client{$name}{run}->finish, "the release finishes when the standby is back: $name") or diag($client{$name}{err});
 }
 $primary->wait_for_catchup($standby, 'replay', $primary->lsn('flush'));
 is($standby->safe_psql('postgres', q{
 		SELECT string_agg(owner, ', ' ORDER BY owner) FROM leaselock.lease_status WHERE owner LIKE 'behind %'}),
-	'behind break, behind named, behind owner, behind ticket', 'which then knows of the hand-overs');
+	'behind break, behind named, behind owner, behind ticket', 'the standby has the hand-overs');
 
 my ($waiting, $kept) = split /\n/, $primary->safe_psql('postgres', q{
 	SELECT FROM leaselock.lease_acquire('turn', 'holder', '300 s');
@@ -251,8 +253,8 @@ $primary->poll_query_until('postgres',
 pass('synchronous_commit = on: a grant waits for the standby');
 my $begun = time;
 is($primary->safe_psql('postgres', q{SELECT state FROM leaselock.lease_acquire('on', 'two')}),
-	'contended', 'and meanwhile the lock is busy');
-cmp_ok(time - $begun, '<', 2, 'without a wait');
+	'contended', 'meanwhile the lock is busy for others');
+cmp_ok(time - $begun, '<', 2, 'that answer does not wait');
 
 my %fence;
 foreach my $level ('local', 'off')
@@ -265,11 +267,11 @@ foreach my $level ('local', 'off')
 is($primary->safe_psql('postgres', qq{
 		SET synchronous_commit = local;
 		SELECT state FROM leaselock.lease_renew('$kept')}),
-	'held', 'nor does a renewal');
+	'held', 'synchronous_commit = local: a renewal does not wait');
 
 $primary->stop('immediate');
 $blocked->finish;
-is($out, '', 'the grant that waited was never acknowledged');
+is($out, '', 'the waiting grant was never acknowledged');
 $standby->start;
 promote($standby);
 $old = $primary;
@@ -282,16 +284,16 @@ foreach my $level ('local', 'off')
 		'f', "synchronous_commit = $level: the grant is lost");
 }
 is($primary->safe_psql('postgres', "SELECT state FROM leaselock.lease_get('$kept')"),
-	'held', 'the grant of before is not');
+	'held', 'the earlier grant is not lost');
 is($primary->safe_psql('postgres', "SELECT state, position FROM leaselock.lease_get('$waiting')"),
-	'waiting|1', 'a waiter goes on polling');
+	'waiting|1', 'a waiter can continue to poll');
 is($primary->safe_psql('postgres', q{
 		SELECT FROM leaselock.lease_release_all('holder');
 		SELECT state FROM leaselock.lease_get('} . $waiting . q{')}) =~ s/^\n+//r,
-	'held', 'and has its turn');
+	'held', 'the waiter gets the lock after a release');
 
 # ---------------------------------------------------------------------
-# The old primary comes back and grants, for it does not know
+# The old primary comes back and grants, unaware of the promotion
 # ---------------------------------------------------------------------
 
 $old->append_conf('postgresql.conf', "synchronous_standby_names = ''");
@@ -302,18 +304,18 @@ foreach my $level (sort keys %request)
 		SELECT state, fence FROM leaselock.lease_acquire('$level', 'one', '300 s', request_id => '$request{$level}')});
 
 	is($state, 'held', "a retry on the new primary gets the lock: $level");
-	cmp_ok($fence, '>', $fence{$level} // 0, 'with a greater fence');
+	cmp_ok($fence, '>', $fence{$level} // 0, 'the grant has a greater fence');
 	foreach my $again (1 .. 5)
 	{
 		my $theirs = $old->safe_psql('postgres', qq{
 			SELECT FROM leaselock.lease_peek('$level') p, leaselock.lease_break('$level', p.fence);
 			SELECT leaselock.try_lock('$level', 'other', '1 h')}) =~ s/^\n+//r;
 
-		cmp_ok($theirs, '<', $fence, "the old primary's stays below, $again");
+		cmp_ok($theirs, '<', $fence, "a fence of the old primary stays below, $again");
 		$fence = $primary->safe_psql('postgres', qq{
 			SELECT FROM leaselock.lease_peek('$level') p, leaselock.lease_break('$level', p.fence);
 			SELECT leaselock.try_lock('$level', 'one', '1 h')}) =~ s/^\n+//r;
-		cmp_ok($fence, '>', $theirs, "the new primary's goes on above it, $again");
+		cmp_ok($fence, '>', $theirs, "the next fence of the new primary is above it, $again");
 	}
 }
 

@@ -1,5 +1,6 @@
-# The clients of contrib/clients: a worker of each language is led, line by line,
-# through all that can happen to a lease while somebody works under it.
+# The clients of contrib/clients: the test leads a worker of each language,
+# line by line, through everything that can happen to a lease while work is
+# done under it.
 
 use strict;
 use warnings FATAL => 'all';
@@ -14,7 +15,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $clients = abs_path(dirname(__FILE__) . '/../../contrib/clients');
-# inside the source tree: a module of node is looked for from here upwards
+# inside the source tree, because Node looks up modules from here upwards
 my $dir = abs_path($PostgreSQL::Test::Utils::tmp_check) . '/thin_clients';
 mkdir $dir;
 
@@ -24,11 +25,12 @@ foreach my $file ('leaselock.py', 'leaselock.mjs', 'Lease.java')
 }
 
 # ---------------------------------------------------------------------
-# The workers.  Arguments: name of the lock, owner, seconds of lease and of wait.
+# The workers.  Arguments: name of the lock, owner, lease and wait in seconds.
 #
-# Each says "held FENCE" or "not held STATE", and "lost REASON" as soon as it is
-# told.  Of what it reads, "write TEXT" is a fenced row, "spoil TEXT" one whose
-# transaction goes on after an error, "end" the end of the work.
+# Each prints "held FENCE" or "not held STATE", and "lost REASON" as soon as
+# the client reports it.  Commands on its input: "write TEXT" writes a row under
+# the fence, "spoil TEXT" writes a row in a transaction that continues after an
+# error, "end" ends the work.
 # ---------------------------------------------------------------------
 
 my %worker;
@@ -151,10 +153,10 @@ public class Worker {
 PROGRAM
 
 # ---------------------------------------------------------------------
-# Which languages are here
+# Which languages are available
 # ---------------------------------------------------------------------
 
-# Debian's modules are seen by Debian's interpreter alone
+# only Debian's interpreter sees Debian's modules
 my $python = -x '/usr/bin/python3' ? '/usr/bin/python3' : 'python3';
 my ($jar) = grep { -e } '/usr/share/java/postgresql.jar', split /:/, $ENV{CLASSPATH} // '';
 
@@ -171,7 +173,7 @@ my $unused;
 $worker{python}{here} = eval { run_log([ $python, '-c', 'import psycopg' ], '2>', \$unused) };
 $worker{node}{run} = [ 'node', "$dir/worker.mjs" ];
 $worker{node}{here} = eval { run_log([ 'node', "$dir/probe.js" ], '2>', \$unused) };
-# small heaps: there are three at once
+# small heaps, because three run at the same time
 my @java = ('-XX:TieredStopAtLevel=1', '-XX:+UseSerialGC', '-Xmx64m');
 $worker{java}{run} = [ 'java', @java, '-cp', "$dir:" . ($jar // ''), 'Worker' ];
 $worker{java}{here} = $jar && eval { run_log([ 'java', '-version' ], '>', \$unused, '2>', \$unused) };
@@ -201,8 +203,8 @@ if (!@present)
 # The server
 # ---------------------------------------------------------------------
 
-# Short leases, where one is to run out; and calls of the holder that are held up
-# wait as long as the test wants them to.
+# Short leases, so that some run out.  Delayed calls of the holder wait as long
+# as the test lets them.
 my $node = new_node('thin_clients', q{
 fsync = off
 listen_addresses = '127.0.0.1'
@@ -211,8 +213,8 @@ leaselock.lock_timeout = '3 min'
 }, extra => ['--encoding=UTF8']);
 append_to_file($node->data_dir . '/pg_hba.conf', "host all app 127.0.0.1/32 trust\n");
 $node->reload;
-# A writer that has inserted its row waits here as long as the test wants it to;
-# the sequence counts the rows also of transactions that do not commit.
+# A writer that has inserted its row waits here as long as the test lets it.
+# The sequence also counts rows of transactions that do not commit.
 $node->safe_psql('postgres', q{
 CREATE EXTENSION leaselock;
 CREATE ROLE app LOGIN;
@@ -225,7 +227,7 @@ CREATE TRIGGER stall BEFORE INSERT ON written FOR EACH ROW EXECUTE FUNCTION stal
 });
 my $gate = session($node);
 my $other = session($node);
-# sees the time in a minute
+# sees the state one minute later
 my $later = session($node, q{LOAD 'leaselock'}, q{SET leaselock.clock_offset = '61 s'});
 
 my %connection = (
@@ -236,7 +238,7 @@ my %connection = (
 # Leading a worker
 # ---------------------------------------------------------------------
 
-# start(LANGUAGE, LOCK, OWNER, LEASE, WAIT)
+# start(LANGUAGE, LOCK, OWNER, LEASE, WAIT): starts a worker
 sub start
 {
 	my ($language, @arguments) = @_;
@@ -251,7 +253,7 @@ sub start
 	return $worker;
 }
 
-# said(WORKER): the next line that it says
+# said(WORKER): the next line that it prints
 sub said
 {
 	my ($worker) = @_;
@@ -266,7 +268,7 @@ sub said
 	return $line;
 }
 
-# both(WORKER): the next two, in the order of the alphabet: threads speak
+# both(WORKER): the next two lines, sorted, because threads print them
 sub both { my ($worker) = @_; return join '; ', sort(said($worker), said($worker)) }
 
 sub order { my ($worker, $line) = @_; $worker->{in} .= "$line\n"; eval { $worker->{run}->pump_nb }; return }
@@ -285,7 +287,7 @@ sub sql { return $node->safe_psql('postgres', $_[0]) }
 
 sub body { my ($lock) = @_; return sql("SELECT string_agg(worker || ' ' || body, ',' ORDER BY id) FROM written WHERE lock = '$lock'") }
 
-# taken(LOCK): ends its grant, and makes another; what came of that
+# taken(LOCK): ends its grant and makes another; returns both results
 sub taken
 {
 	my ($lock) = @_;
@@ -305,124 +307,125 @@ sub writer_waits
 my ($worker, $fence);
 foreach my $language (@present)
 {
-	# the lock of each scenario, for itself
+	# each scenario uses its own lock
 	my $lock = "$language.free";
 	$worker = start($language, $lock, 'a', 60, 0);
 	like(said($worker), qr/^held [1-9]\d{14,}$/, "$language: a free lock is held");
 	my $contended = start($language, $lock, 'b', 60, 0);
-	is(said($contended), 'not held contended', "$language: another worker does not get it");
+	is(said($contended), 'not held contended', "$language: another worker does not get the lock");
 	$contended->{run}->finish;
-	is(sql("SELECT string_agg(owner, ',') FROM leaselock.lease_tickets WHERE name = '$lock'"), 'a', "$language: and keeps nothing");
+	is(sql("SELECT string_agg(owner, ',') FROM leaselock.lease_tickets WHERE name = '$lock'"), 'a', "$language: that worker keeps no ticket");
 	order($worker, 'write one');
-	is(said($worker), 'written', "$language: a fenced write");
+	is(said($worker), 'written', "$language: a fenced write succeeds");
 	order($worker, 'spoil two');
-	like(said($worker), qr/^refused (25P02|rollback)$/, "$language: a transaction that has failed is not taken for committed");
+	like(said($worker), qr/^refused (25P02|rollback)$/, "$language: a failed transaction is not reported as committed");
 	order($worker, 'write three');
-	is(said($worker), 'written', "$language: the next one is not concerned");
+	is(said($worker), 'written', "$language: the next transaction is not affected");
 	is(ended($worker), 'ended', "$language: the work ends");
-	is(body($lock), 'a one,a three', "$language: what was written");
-	ok(given_back($lock), "$language: the lease is given back");
+	is(body($lock), 'a one,a three', "$language: only the committed rows are written");
+	ok(given_back($lock), "$language: the lease is released");
 
-	# three in line
+	# three workers in the queue
 	$lock = "$language.line";
 	my @line;
 	foreach my $owner (qw(a b c))
 	{
 		push @line, start($language, $lock, $owner, 60, 120);
 		my $place = @line - 1;
-		$place == 0 ? like(said($line[0]), qr/^held /, "$language: the first of three")
+		$place == 0 ? like(said($line[0]), qr/^held /, "$language: the first of three gets the lock")
 		  : ok($node->poll_query_until('postgres', "SELECT count(*) = 1 FROM leaselock.lease_tickets
-				WHERE name = '$lock' AND owner = '$owner' AND position = $place"), "$language: the next one waits at place $place");
+				WHERE name = '$lock' AND owner = '$owner' AND position = $place"), "$language: the next worker waits at place $place");
 	}
 	foreach my $place (0 .. 2)
 	{
-		like(said($line[$place]), qr/^held /, "$language: the next one's turn") if $place > 0;
+		like(said($line[$place]), qr/^held /, "$language: the next worker gets the lock") if $place > 0;
 		order($line[$place], 'write line');
-		is(said($line[$place]), 'written', "$language: it writes");
-		is(ended($line[$place]), 'ended', "$language: and ends");
+		is(said($line[$place]), 'written', "$language: the worker writes");
+		is(ended($line[$place]), 'ended', "$language: the worker ends");
 	}
-	is(body($lock), 'a line,b line,c line', "$language: in the order in which they came");
+	is(body($lock), 'a line,b line,c line', "$language: the rows are in the order of arrival");
 	my @fences = map { $_->{out} =~ /held (\d+)/ } @line;
-	ok($fences[0] < $fences[1] && $fences[1] < $fences[2], "$language: with growing fences");
+	ok($fences[0] < $fences[1] && $fences[1] < $fences[2], "$language: the fences grow");
 
-	# broken while nothing is written: the next renewal tells
+	# broken while nothing is written: the next renewal finds out
 	$lock = "$language.broken";
 	$worker = start($language, $lock, 'a', 3, 0);
 	like(said($worker), qr/^held /, "$language: another lock is held");
 	is(taken($lock), "t\nheld", "$language: an operator ends the grant, and another gets the lock");
-	is(said($worker), 'lost broken', "$language: the work is told that the lease is lost");
+	is(said($worker), 'lost broken', "$language: the worker is told that the lease is lost");
 	order($worker, 'write one');
-	is(said($worker), 'refused NotHeld broken', "$language: and does not write any more");
-	is(ended($worker), 'not held broken', "$language: nor does it end as if nothing had been");
+	is(said($worker), 'refused NotHeld broken', "$language: it cannot write any more");
+	is(ended($worker), 'not held broken', "$language: its end reports the loss");
 
 	# broken between a write and its COMMIT, long before a renewal
 	$lock = "$language.stale";
 	sql(q{SELECT setval('tries', 1)});
 	$worker = start($language, $lock, 'a', 60, 0);
 	like(said($worker), qr/^held /, "$language: another lock is held");
-	is(outcome($gate, 'SELECT pg_advisory_lock(42) IS NULL'), 'f', 'the gate is shut');
+	is(outcome($gate, 'SELECT pg_advisory_lock(42) IS NULL'), 'f', 'the gate is closed');
 	order($worker, 'write one');
-	ok(writer_waits(), "$language: a write is under way");
+	ok(writer_waits(), "$language: a write is in progress");
 	is(taken($lock), "t\nheld", "$language: an operator ends the grant, and another gets the lock");
 	is(outcome($gate, 'SELECT pg_advisory_unlock(42)'), 't', 'the gate is open');
-	is(both($worker), 'lost broken; refused LS001', "$language: COMMIT is refused, and the work told at once");
-	is(ended($worker), 'not held broken', "$language: the end says so, too");
+	is(both($worker), 'lost broken; refused LS001', "$language: the COMMIT is refused, and the worker is told at once");
+	is(ended($worker), 'not held broken', "$language: its end reports the loss");
 	is(body($lock), '', "$language: nothing is written");
-	is(sql('SELECT last_value FROM tries'), '2', "$language: it was not tried again");
+	is(sql('SELECT last_value FROM tries'), '2', "$language: the write was not retried");
 
-	# a worker that is stopped, and wakes up when its lease has run out
+	# a worker that is stopped, and continues after its lease has run out
 	$lock = "$language.stopped";
 	$worker = start($language, $lock, 'a', 60, 0);
 	like(said($worker), qr/^held /, "$language: another lock is held");
 	kill 'STOP', $worker->{pid};
-	is(outcome($later, "SELECT state FROM leaselock.lease_acquire('$lock', 'other')"), 'held', "$language: a minute later it is another's");
+	is(outcome($later, "SELECT state FROM leaselock.lease_acquire('$lock', 'other')"), 'held', "$language: a minute later another owner gets the lock");
 	order($worker, 'write one');
 	kill 'CONT', $worker->{pid};
-	is(both($worker), 'lost expired; refused LS001', "$language: who was stopped does not write, and is told at once");
-	is(ended($worker), 'not held expired', "$language: the end says so, too");
+	is(both($worker), 'lost expired; refused LS001', "$language: the continued worker cannot write, and is told at once");
+	is(ended($worker), 'not held expired', "$language: its end reports the loss");
 	is(body($lock), '', "$language: nothing is written");
 
-	# the same, with a server that gives no answer: its own clock tells
+	# the same, with a server that does not answer: the client's own clock
+	# decides
 	$lock = "$language.clock";
 	$worker = start($language, $lock, 'a', 3, 0);
 	like(said($worker), qr/^held /, "$language: another lock is held");
 	kill 'STOP', $worker->{pid};
-	is(outcome($other, "BEGIN; SELECT leaselock.lease_break(name, fence) FROM leaselock.lease_peek('$lock')"), 't', "$language: it is held up");
-	ok($node->poll_query_until('postgres', "SELECT lapsed FROM leaselock.lease_peek('$lock')"), "$language: until its lease has run out");
+	is(outcome($other, "BEGIN; SELECT leaselock.lease_break(name, fence) FROM leaselock.lease_peek('$lock')"), 't', "$language: renewals are blocked");
+	ok($node->poll_query_until('postgres', "SELECT lapsed FROM leaselock.lease_peek('$lock')"), "$language: the lease runs out meanwhile");
 	order($worker, 'write one');
 	kill 'CONT', $worker->{pid};
-	is(both($worker), 'lost not renewed in time; refused NotHeld not renewed in time', "$language: it knows that by itself");
+	is(both($worker), 'lost not renewed in time; refused NotHeld not renewed in time', "$language: the worker detects the loss by itself");
 	is(outcome($other, 'ROLLBACK'), '', "$language: the server answers again");
-	like(ended($worker), qr/^not held not renewed in time$/, "$language: the end says so, too");
+	like(ended($worker), qr/^not held not renewed in time$/, "$language: its end reports the loss");
 	is(body($lock), '', "$language: nothing is written");
 
-	# renewals that are not answered, with a worker that is awake
+	# unanswered renewals, with a worker that is running
 	$lock = "$language.silence";
 	$worker = start($language, $lock, 'a', 3, 0);
 	like(said($worker), qr/^held /, "$language: another lock is held");
-	is(outcome($other, "BEGIN; SELECT leaselock.lease_break(name, fence) FROM leaselock.lease_peek('$lock')"), 't', "$language: renewals are held up");
-	is(said($worker), 'lost not renewed in time', "$language: the work is told in time");
+	is(outcome($other, "BEGIN; SELECT leaselock.lease_break(name, fence) FROM leaselock.lease_peek('$lock')"), 't', "$language: renewals are blocked");
+	is(said($worker), 'lost not renewed in time', "$language: the worker is told in time");
 	is(outcome($other, 'ROLLBACK'), '', "$language: the server answers again");
-	is(ended($worker), 'not held not renewed in time', "$language: that does not bring the lease back");
+	is(ended($worker), 'not held not renewed in time', "$language: a late answer does not restore the lease");
 
-	# a connection that is lost within the work
+	# a connection that is lost during the work
 	$lock = "$language.connection";
 	$worker = start($language, $lock, 'a', 60, 0);
 	like(said($worker), qr/^held /, "$language: another lock is held");
-	is(outcome($gate, 'SELECT pg_advisory_lock(42) IS NULL'), 'f', 'the gate is shut');
+	is(outcome($gate, 'SELECT pg_advisory_lock(42) IS NULL'), 'f', 'the gate is closed');
 	order($worker, 'write one');
-	ok(writer_waits(), "$language: a write is under way");
+	ok(writer_waits(), "$language: a write is in progress");
 	sql(q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'});
-	like(said($worker), qr/^refused (57P01|None)$/, "$language: its connection is lost");
+	like(said($worker), qr/^refused (57P01|None)$/, "$language: the write loses its connection");
 	is(outcome($gate, 'SELECT pg_advisory_unlock(42)'), 't', 'the gate is open');
 	order($worker, 'write two');
-	is(said($worker), 'written', "$language: the lease is not: another write");
+	is(said($worker), 'written', "$language: the lease is not lost, and another write succeeds");
 	is(ended($worker), 'ended', "$language: the work ends");
-	is(body($lock), 'a two', "$language: what was written");
+	is(body($lock), 'a two', "$language: only the committed rows are written");
 }
 
 # ---------------------------------------------------------------------
-# Connections that are lost by the calls themselves, of all at once
+# Connections lost during the client's own calls, for all languages at once
 # ---------------------------------------------------------------------
 
 # renewals
@@ -430,17 +433,17 @@ my %holder = map { $_ => start($_, "$_.renewal", 'a', 20, 0) } @present;
 like(said($holder{$_}), qr/^held /, "$_: another lock is held") foreach @present;
 my $begun = sql(q{SELECT max(expires_at) FROM leaselock.lease_tickets WHERE name LIKE '%.renewal'});
 is(outcome($other, "BEGIN; SELECT leaselock.lease_break(name, fence) FROM leaselock.lease_status WHERE name LIKE '%.renewal'"),
-	join("\n", map { 't' } @present), 'all renewals are held up');
+	join("\n", map { 't' } @present), 'all renewals are blocked');
 my $calls = q{pg_stat_activity WHERE usename = 'app' AND state = 'active' AND query LIKE '%lease_renew%'};
-ok($node->poll_query_until('postgres', "SELECT count(*) = @{[ scalar @present ]} FROM $calls"), 'and wait');
-is(sql("SELECT bool_and(pg_terminate_backend(pid)) FROM $calls"), 't', 'their connections are lost');
-is(outcome($other, 'ROLLBACK'), '', 'they are not held up any more');
+ok($node->poll_query_until('postgres', "SELECT count(*) = @{[ scalar @present ]} FROM $calls"), 'all renewals wait');
+is(sql("SELECT bool_and(pg_terminate_backend(pid)) FROM $calls"), 't', 'their connections are terminated');
+is(outcome($other, 'ROLLBACK'), '', 'renewals are no longer blocked');
 ok($node->poll_query_until('postgres', "SELECT count(*) = @{[ scalar @present ]} FROM leaselock.lease_tickets
-		WHERE name LIKE '%.renewal' AND expires_at > '$begun'"), 'all are renewed, over others');
-is(ended($holder{$_}), 'ended', "$_: the work was not told") foreach @present;
+		WHERE name LIKE '%.renewal' AND expires_at > '$begun'"), 'all leases are renewed over new connections');
+is(ended($holder{$_}), 'ended', "$_: the worker saw no loss") foreach @present;
 
-# and the wait, through a restart of the server
-is(sql("SELECT state FROM leaselock.lease_acquire('$_.wait', 'other', '300 s')"), 'held', "$_: a lock is another's") foreach @present;
+# a wait continues through a restart of the server
+is(sql("SELECT state FROM leaselock.lease_acquire('$_.wait', 'other', '300 s')"), 'held', "$_: another owner holds the lock") foreach @present;
 my %waiter = map { $_ => start($_, "$_.wait", 'a', 60, 120) } @present;
 my $tickets = q{SELECT string_agg(ticket::text, ',' ORDER BY name) FROM leaselock.lease_tickets WHERE owner = 'a' AND };
 ok($node->poll_query_until('postgres', "SELECT count(*) = @{[ scalar @present ]} FROM leaselock.lease_tickets WHERE state = 'waiting'"), 'all wait');
@@ -448,8 +451,8 @@ my $waiting = sql("$tickets state = 'waiting'");
 $_->quit foreach $gate, $other, $later;
 $node->restart;
 sql(q{SELECT leaselock.lease_release_all('other')});
-like(said($waiter{$_}), qr/^held /, "$_: its turn has come") foreach @present;
-is(sql("$tickets state = 'held'"), $waiting, 'with the tickets of before the restart');
+like(said($waiter{$_}), qr/^held /, "$_: the waiter gets the lock") foreach @present;
+is(sql("$tickets state = 'held'"), $waiting, 'the tickets are those from before the restart');
 is(ended($waiter{$_}), 'ended', "$_: the work ends") foreach @present;
 
 # ---------------------------------------------------------------------
@@ -459,17 +462,17 @@ is(ended($waiter{$_}), 'ended', "$_: the work ends") foreach @present;
 SKIP:
 {
 	skip 'THE CLIENT FOR python IS NOT TESTED', 1 if !$worker{python}{here};
-	is(sql("SELECT state FROM leaselock.lease_acquire('interrupt', 'other')"), 'held', "a lock is another's");
+	is(sql("SELECT state FROM leaselock.lease_acquire('interrupt', 'other')"), 'held', "another owner holds the lock");
 	$worker = start('python', 'interrupt', 'a', 60, 120);
 	ok($node->poll_query_until('postgres', q{SELECT count(*) = 1 FROM leaselock.lease_tickets WHERE state = 'waiting'}), 'python: a worker waits');
-	# it knows its ticket when it asks again
+	# the client knows its ticket when it polls again
 	my $heard = sql(q{SELECT alive_until FROM leaselock.tickets WHERE name = 'interrupt' AND owner = 'a'});
 	ok($node->poll_query_until('postgres', qq{SELECT alive_until > '$heard' FROM leaselock.tickets WHERE name = 'interrupt' AND owner = 'a'}),
-		'python: and asks again');
+		'python: the worker polls again');
 	kill 'INT', $worker->{pid};
 	is(said($worker), 'interrupted', 'python: Control-C ends the wait');
 	$worker->{run}->finish;
-	is(sql(q{SELECT count(*) FROM leaselock.lease_tickets WHERE state = 'waiting'}), '0', 'python: and gives back the place in the queue');
+	is(sql(q{SELECT count(*) FROM leaselock.lease_tickets WHERE state = 'waiting'}), '0', 'python: the place in the queue is given up');
 	sql(q{SELECT leaselock.lease_release_all('other')});
 }
 

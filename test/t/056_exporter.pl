@@ -1,4 +1,5 @@
-# contrib/sql_exporter.yml: what prometheus-sql-exporter makes of it.
+# contrib/sql_exporter.yml: the metrics that prometheus-sql-exporter makes of
+# it
 
 use strict;
 use warnings FATAL => 'all';
@@ -48,7 +49,7 @@ sub start_exporter
 	return;
 }
 
-# metrics(): those of leaselock, { "NAME scope COLUMN" => value }
+# metrics(): the metrics of leaselock, { "NAME scope COLUMN" => value }
 sub metrics
 {
 	my $answer = HTTP::Tiny->new(timeout => 10)->get("http://127.0.0.1:$port/metrics");
@@ -64,7 +65,7 @@ sub metrics
 	return \%metrics;
 }
 
-# metrics_with(CONDITION): the first for which it holds
+# metrics_with(CONDITION): the first metrics for which the condition holds
 sub metrics_with
 {
 	my ($condition) = @_;
@@ -81,15 +82,16 @@ sub metrics_with
 my %well = map { ("sql_exporter_last_scrape_failed $_" => 0) }
   qw(leaselock_locks leaselock_oldest_wait_seconds);
 
-# both queries were run since it started
+# both queries have run since the start
 sub complete { return exists $_[0]{'sql_exporter_last_scrape_failed leaselock_oldest_wait_seconds'} }
 
 # ---------------------------------------------------------------------
-# The file as it is
+# The file as shipped
 # ---------------------------------------------------------------------
 
-# public: two held by tickets, one waited for twice; one by name.  team: one that has
-# lapsed, one held.  In no scope: what has ended.
+# public: two locks held by tickets, one of them with two waiters, and one
+# named hold.  team: one lapsed lock, one held.  Scope "past": only a released
+# lock.
 $node->safe_psql('postgres', q{
 SELECT leaselock.lease_acquire('a', 'one', '300 s');
 SELECT leaselock.lease_acquire('b', 'one', '300 s');
@@ -115,26 +117,26 @@ is_deeply($metrics, {
 		'sql_leaselock_locks team held' => 1,
 		'sql_leaselock_locks team lapsed' => 1,
 		'sql_leaselock_locks team waiting' => 0 },
-	'the metrics of each scope')
+	'the metrics match the state of each scope')
   or diag explain $metrics;
 my $longest = $node->safe_psql('postgres', q{SELECT extract(epoch FROM now() - min(requested_at))
 	FROM leaselock.lease_tickets WHERE state = 'waiting'});
-ok($oldest > 0 && $oldest <= $longest, "the oldest wait: $oldest of now $longest seconds");
+ok($oldest > 0 && $oldest <= $longest, "the oldest wait is plausible: $oldest of now $longest seconds");
 is($node->safe_psql('postgres', q{SELECT usename FROM pg_stat_activity WHERE application_name = 'leaselock exporter'}),
-	'leaselock_exporter', 'its session has a name');
+	'leaselock_exporter', 'its session has the expected role and application name');
 $exporter->kill_kill;
 
 # ---------------------------------------------------------------------
-# What has ended leaves the metrics.  The same, but asking more often
+# Ended locks leave the metrics.  The same file, with a shorter interval
 # ---------------------------------------------------------------------
 
 my $often = PostgreSQL::Test::Utils::tempdir() . '/sql_exporter.yml';
 my $text = slurp_file($config);
-is($text =~ s/^  interval: 15s$/  interval: 1s/m, 1, 'it asks every 15 seconds');
+is($text =~ s/^  interval: 15s$/  interval: 1s/m, 1, 'the configured interval is 15 seconds');
 append_to_file($often, $text);
 $port = PostgreSQL::Test::Cluster::get_free_port();
 start_exporter($often);
-is(metrics_with(\&complete)->{'sql_leaselock_locks public held'}, 3, 'the metrics, once more');
+is(metrics_with(\&complete)->{'sql_leaselock_locks public held'}, 3, 'the metrics are the same with the shorter interval');
 $node->safe_psql('postgres', q{
 DO $$ BEGIN PERFORM leaselock.lease_break(name, fence, scope) FROM leaselock.lease_status WHERE scope = 'public' AND name <> 'b'; END $$;
 SELECT leaselock.lease_release_all('two');
@@ -146,16 +148,16 @@ $metrics = metrics_with(
 		return ($now->{'sql_leaselock_locks public held'} // 0) == 1
 		  && ($now->{'sql_leaselock_oldest_wait_seconds public seconds'} // 1) == 0;
 	});
-is($metrics->{'sql_leaselock_locks public waiting'}, 0, 'nobody waits any more');
+is($metrics->{'sql_leaselock_locks public waiting'}, 0, 'no waiter is left');
 $node->safe_psql('postgres', q{
 DO $$ BEGIN PERFORM leaselock.lease_break(name, fence, scope) FROM leaselock.lease_status; END $$;
 SELECT leaselock.lease_release_all('one')});
 is_deeply(metrics_with(sub { complete($_[0]) && !grep { /^sql_leaselock/ } keys %{ $_[0] } }), \%well,
-	'nothing is left of what has ended, and no query has failed');
+	'ended locks leave no metrics, and no query has failed');
 $exporter->kill_kill;
 undef $exporter;
 
-is_deeply([ logged_errors($node, 0) ], [], 'no error in the log of the server');
+is_deeply([ logged_errors($node, 0) ], [], "no error in the server log");
 $node->stop;
 
 done_testing();

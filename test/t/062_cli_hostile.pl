@@ -1,9 +1,9 @@
-# The program leaselock against a server that is none: every command, every
-# message of the protocol, cut, repeated and out of order.  It ends in time, by no
-# signal, and nothing that a terminal would obey comes through.
+# The program leaselock against a hostile server: every command with every
+# message of the protocol, truncated, repeated and out of order.  It ends in
+# time and without a signal, and its output contains no control characters.
 #
-# LEASELOCK_SEED repeats what is sent; LEASELOCK_HOSTILE_CASES says how many
-# random cases there are.
+# LEASELOCK_SEED repeats the data sent; LEASELOCK_HOSTILE_CASES sets the number
+# of random cases.
 
 use strict;
 use warnings FATAL => 'all';
@@ -24,7 +24,7 @@ my $seed = $ENV{LEASELOCK_SEED} || int(time * 1000) % 2**31;
 my $cases = $ENV{LEASELOCK_HOSTILE_CASES} || 120;
 note "LEASELOCK_SEED=$seed LEASELOCK_HOSTILE_CASES=$cases";
 
-# how many run at once; they wait for most of the time
+# how many run at once; they mostly wait
 my $at_once = 60;
 
 my $dir = PostgreSQL::Test::Utils::tempdir_short();
@@ -44,14 +44,14 @@ my %commands = (
 	'events as JSON' => [qw(events --json)],
 	break => [qw(break n --fence 5)],
 	run => [qw(run n --lease-seconds 2 --wait-seconds 1 -- true)],
-	'run of what lasts' => [qw(run n --lease-seconds 2 -- sleep 2)],
+	'run with a long command' => [qw(run n --lease-seconds 2 -- sleep 2)],
 );
 
 # ---------------------------------------------------------------------
 # What is sent
 # ---------------------------------------------------------------------
 
-# columns and rows as the question wants them
+# columns and rows as the query expects them
 sub asked
 {
 	my ($query) = @_;
@@ -65,7 +65,7 @@ sub asked
 
 sub good { return answer(asked($_[0])) }
 
-# the same with one message put in before the last, which ends the question
+# the same with one message inserted before the last, which ends the query
 sub good_and
 {
 	my ($query, @more) = @_;
@@ -74,7 +74,7 @@ sub good_and
 	return (@messages[ 0 .. $#messages - 1 ], @more, $messages[-1]);
 }
 
-# a ticket that is changed so
+# a ticket with these changes
 sub changed
 {
 	my (%change) = @_;
@@ -84,9 +84,9 @@ sub changed
 my $min = '-9223372036854775808';
 my $max = '9223372036854775807';
 
-# Answers that are none, to any question.
+# Invalid answers to any query
 my %nonsense = (
-	'nothing but the end' => sub { message('Z', 'I') },
+	'only ReadyForQuery' => sub { message('Z', 'I') },
 	'no table' => sub { message('1', ''), message('2', ''), message('C', "SELECT 1\0"), message('Z', 'I') },
 	'no columns' => sub { answer([], row()) },
 	'one column' => sub { answer(['x'], row('1')) },
@@ -97,41 +97,41 @@ my %nonsense = (
 	'values of another length' => sub { my ($columns) = asked($_[0]); answer($columns, row('held')) },
 	'a transaction that is still open' => sub { my @messages = good($_[0]); @messages[ 0 .. $#messages - 1 ], message('Z', 'T') },
 	'two tables' => sub { my @messages = good($_[0]); @messages[ 0 .. $#messages - 1 ], @messages[ 2 .. $#messages ] },
-	'an error behind the row' => sub { good_and($_[0], failure('40001', "could not serialize$evil")) },
-	'an error of no kind' => sub { failure($evil, $evil, D => $evil, H => $evil), message('Z', 'I') },
+	'an error after the row' => sub { good_and($_[0], failure('40001', "could not serialize$evil")) },
+	'an error with invalid fields' => sub { failure($evil, $evil, D => $evil, H => $evil), message('Z', 'I') },
 	'a long error' => sub { failure('XX000', "x$evil" x 5000, D => 'y' x 100_000), message('Z', 'I') },
 	'an error without fields' => sub { message('E', "\0"), message('Z', 'I') },
 	'COPY IN' => sub { message('1', ''), message('2', ''), message('G', "\0\0\0") },
 	'COPY OUT' => sub { message('1', ''), message('2', ''), message('H', "\0\0\0"), (message('d', $evil)) x 3, message('c', ''), message('C', "COPY 3\0"), message('Z', 'I') },
 	'COPY BOTH' => sub { message('1', ''), message('2', ''), message('W', "\0\0\0") },
 	'an empty query' => sub { message('1', ''), message('2', ''), message('I', ''), message('Z', 'I') },
-	'a portal that is suspended' => sub { my @messages = good($_[0]); (@messages[ 0 .. $#messages - 2 ], message('s', ''), $messages[-1]) },
+	'a suspended portal' => sub { my @messages = good($_[0]); (@messages[ 0 .. $#messages - 2 ], message('s', ''), $messages[-1]) },
 	'bytes' => sub { join '', map { chr(($_ * 167 + 13) % 256) } 1 .. 4000 },
 );
 
-# The same to a question about a ticket.
+# Invalid answers to a query for a ticket
 my %nonsense_ticket = (
 	'an unknown state' => changed(state => "hold$evil"),
 	'no state' => changed(state => undef),
-	'a ticket that is no uuid' => changed(ticket => 't' x 5000),
+	'a ticket that is not a uuid' => changed(ticket => 't' x 5000),
 	'no ticket' => changed(ticket => undef),
 	'no fence' => changed(fence => undef),
 	'a fence of 0' => changed(fence => 0),
-	'a fence that is too great' => changed(fence => '9' x 30),
-	'a lease of no length' => changed(remaining_ms => undef),
-	'a lease that is over' => changed(remaining_ms => $min),
+	'a fence that is too large' => changed(fence => '9' x 30),
+	'a lease without a length' => changed(remaining_ms => undef),
+	'a lease that has ended' => changed(remaining_ms => $min),
 	'a lease without end' => changed(remaining_ms => $max),
-	'a lease of a length that is no number' => changed(remaining_ms => "1$evil"),
-	'no next call' => changed(next_call_ms => undef),
-	'a next call long ago' => changed(next_call_ms => $min),
-	'a next call never' => changed(next_call_ms => $max),
+	'a lease whose length is not a number' => changed(remaining_ms => "1$evil"),
+	'no time of the next call' => changed(next_call_ms => undef),
+	'a next call in the distant past' => changed(next_call_ms => $min),
+	'a next call in the infinite future' => changed(next_call_ms => $max),
 	'a wait without end' => changed(state => 'waiting', fence => undef, remaining_ms => $max, next_call_ms => $max),
-	'a wait with a next call long ago' => changed(state => 'waiting', next_call_ms => $min),
-	'a position that is no number' => changed(position => $evil),
-	'an answer that is no JSON' => changed(json => $evil),
+	'a wait with a next call in the distant past' => changed(state => 'waiting', next_call_ms => $min),
+	'a position that is not a number' => changed(position => $evil),
+	'an answer that is not JSON' => changed(json => $evil),
 );
 
-# types of messages, and what is none
+# message types, valid and invalid
 my @noise = (
 	'R', 'S', 'K', 'Z', 'T', 'D', 'C', 'E', 'N', 'A', '1', '2', '3', 'n', 't', 's', 'I', 'G', 'H',
 	'W', 'd', 'c', 'V', 'v', "\0", 'x', "\x9B");
@@ -184,17 +184,18 @@ sub play_chance
 {
 	my ($number, $query) = @_;
 
-	# one question is answered alike by every connection
+	# every connection gets the same answer to the same query
 	srand($seed + 1000 * $number + length($query // ''));
 	my $spoilt = rand() < (defined $query ? 0.7 : 0.2);
 	my @messages = defined $query ? good($query) : greeting();
 	my $bytes = $spoilt ? spoil($query // 'lease_get', @messages) : join '', @messages;
 
-	# of some the program has to find the end itself, where there is time for that
+	# in some cases the program must find the end itself, if there is time for
+	# it
 	return [ $bytes, !$spoilt || (rand() < 0.2 && $cases > 1000) ? 'stays' : 'close' ];
 }
 
-# By the name of the database.
+# Selected by the name of the database
 my %answers = (%nonsense, %nonsense_ticket);
 my @nonsense = sort keys %answers;
 my %plays = (
@@ -224,7 +225,7 @@ start_hostile($dir, sub {
 	return $plays{$database}->($query, $count);
 });
 
-# run_cases(CASES): each [ NAME, DATABASE, COMMAND, OPTIONS... ]
+# run_cases(CASES): each case is [ NAME, DATABASE, COMMAND, OPTIONS... ]
 sub run_cases
 {
 	my (@list) = @_;
@@ -236,7 +237,7 @@ sub run_cases
 
 sub ordered { return map { [ $_, $commands{$_} ] } sort keys %commands }
 
-# What has to be true of every one.  What is wrong with it, if anything.
+# What must hold for every client; returns what is wrong with it, if anything
 sub faults
 {
 	my ($client) = @_;
@@ -254,15 +255,15 @@ sub faults
 }
 
 # ---------------------------------------------------------------------
-# One that says nothing more takes the longest
+# Silent servers take the longest
 # ---------------------------------------------------------------------
 
-# the time of status and of events is 30 s, so that is left to the long run
+# status and events time out after 30 s, so they are left to the long run
 my @silent = grep { $_->[0] !~ /^(status(?! of)|events)/ || $cases > 1000 } ordered();
 my @waiting = map { spawn_cli([ '-d', connection_string($dir, 'silent'), @{ $_->[1] } ]) } @silent;
 
 # ---------------------------------------------------------------------
-# Answers that are right
+# Valid answers
 # ---------------------------------------------------------------------
 
 foreach (
@@ -271,18 +272,18 @@ foreach (
 {
 	my ($name, $code) = @$_;
 	my ($client) = run_cases([ $name, 'good', $commands{$name} ]);
-	is("$client->{rc}|$client->{err}", "$code|", "a right answer: $name");
-	is(faults($client), '', "a right answer: $name: nothing that a terminal obeys");
+	is("$client->{rc}|$client->{err}", "$code|", "a valid answer: $name");
+	is(faults($client), '', "a valid answer: $name: no control characters");
 	is(eval { JSON::PP->new->utf8->decode($client->{out})->{owner} } // $client->{out},
 		"\e[2J\e]0;pwned\a\x{FFFD}2J\x{9B}31m\x{7F}\x{08}\r\t\x{FFFD}\x{FFFD}\x{FFFD}\x{FFFD}\x{FFFD}\xE4\x{FFFD}",
-		"a right answer: $name: JSON with all of it")
+		"a valid answer: $name: JSON with all values")
 	  if "@{ $commands{$name} }" =~ /--json/;
 }
 
 my ($client) = run_cases([ 'status', 'locks', ['status'] ]);
-is("$client->{rc}|" . ($client->{out} =~ tr/\n//), '0|60001', 'status with 60 000 locks');
+is("$client->{rc}|" . ($client->{out} =~ tr/\n//), '0|60001', 'status shows 60 000 locks');
 
-# it has begun to write, and cannot go on, for nobody reads
+# it has started to write and is blocked, because nobody reads
 foreach my $watch ([], [qw(--watch)])
 {
 	pipe my $read, my $write or die "no pipe: $!";
@@ -292,19 +293,20 @@ foreach my $watch ([], [qw(--watch)])
 	sysread $read, my $byte, 1;
 	kill 'INT', $writer->{pid};
 	reap_cli($writer);
-	is($writer->{rc}, @$watch ? 128 + 2 : -2, "status @$watch with 60 000 locks that nobody reads: INT ends it");
+	is($writer->{rc}, @$watch ? 128 + 2 : -2, "status @$watch with 60 000 locks and no reader: INT ends it");
 }
 
 # ---------------------------------------------------------------------
-# Answers that are none
+# Invalid answers
 # ---------------------------------------------------------------------
 
 my @once = grep { $_->[0] !~ /again/ } ordered();
 my @tickets = grep { $_->[0] =~ /acquire|get|heartbeat|release|run$/ } ordered();
 
-# the name of the test, the database, the commands, their status and what they say
+# the name of the test, the database, the commands, the expected status and
+# message
 my @groups = map {
-	[ "an answer that is none: $nonsense[$_]", "nonsense$_",
+	[ "an invalid answer: $nonsense[$_]", "nonsense$_",
 		$nonsense_ticket{ $nonsense[$_] } ? \@tickets : [ ordered() ], 4, qr/./ ]
 } 0 .. $#nonsense;
 push @groups,
@@ -331,20 +333,20 @@ foreach (@groups)
 }
 
 ($client) = run_cases([ 'notices', 'notices', [ 'status', '--quiet' ] ]);
-is($client->{err}, '', 'notices: not with --quiet');
+is($client->{err}, '', 'notices: --quiet suppresses them');
 
 ($client) = run_cases([ 'failover', 'fails_over', [qw(acquire n --owner o --wait-seconds 60)] ]);
-is($client->{rc} . faults($client), '0', 'a standby is no reason to give up a place in the queue');
-like($client->{err}, qr/trying again: .*25006/, 'which is said');
+is($client->{rc} . faults($client), '0', 'a wait continues when the server is a standby for a while');
+like($client->{err}, qr/trying again: .*25006/, 'the program reports it');
 
 ($client) = run_cases([ 'a lease', 'long_lease', [qw(run n --lease-seconds 2 -- sleep 1000)] ]);
-is($client->{rc} . faults($client), '2', 'a lease that is longer than was asked for, and no answer to a renewal: the command is ended');
+is($client->{rc} . faults($client), '2', 'a longer lease than requested, and no answer to a renewal: the command is ended');
 
 SKIP:
 {
 	skip 'no /dev/full', 2 if !-e '/dev/full';
 	($client) = run_cases([ 'full', 'held_then_closed', $commands{acquire}, out => '/dev/full' ]);
-	is($client->{rc} . faults($client), '4', 'an answer that cannot be written, and a server that is gone then');
+	is($client->{rc} . faults($client), '4', 'an answer that cannot be written, with the server gone: status 4');
 	like($client->{err}, qr/request [-0-9a-f]{36} has been granted/, 'the request is named');
 }
 
@@ -354,7 +356,7 @@ SKIP:
 
 SKIP:
 {
-	skip 'no terminal is to be had here', 4
+	skip 'no terminal is available here', 4
 	  if !eval { local $SIG{__WARN__} = sub { }; require IO::Pty; IO::Pty->new };
 	foreach (
 		[ 'waits', $commands{'acquire with a wait'}, qr/waiting up to \d+ s, position 1: "n", held by "h/ ],
@@ -364,20 +366,20 @@ SKIP:
 		my ($keys, $screen) = ('', '');
 		my $run = IPC::Run::start([ 'leaselock', '-d', connection_string($dir, $database), @$command ],
 			'<pty<', \$keys, '>pty>', \$screen, IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
-		ok(wait_until(sub { $run->pump_nb; $screen =~ $pattern }), "a server that $database, on a terminal");
+		ok(wait_until(sub { $run->pump_nb; $screen =~ $pattern }), "server \"$database\", on a terminal: the line is shown");
 		$run->signal('INT');
 		$run->finish;
-		# what the program itself moves the cursor with, and what the terminal makes of a newline
+		# remove the program's own cursor movements and the terminal's newlines
 		$screen =~ s/\r\e\[K|\e\[H\e\[J|\r\n//g;
-		is(control_characters($screen), '', "a server that $database: nothing of it moves the terminal");
+		is(control_characters($screen), '', "server \"$database\", on a terminal: no control characters from it");
 	}
 }
 
 # ---------------------------------------------------------------------
-# Chance
+# Random cases
 # ---------------------------------------------------------------------
 
-# what is shown again and again ends by a signal, at the end
+# commands that repeat are ended by a signal at the end
 my @names = map { $_->[0] } @once;
 my ($others, $watches) = ($cases - int($cases / @names), int($cases / @names));
 my @list = map { my $name = $names[ ($_ + $seed) % @names ]; [ $name, "chance$_", $commands{$name} ] } 1 .. $others;
@@ -394,19 +396,19 @@ foreach (0 .. $#list)
 	push @bad, "$list[$_][1], $list[$_][0]: $faults\n$clients[$_]{err}" if $faults ne '';
 	$rc{ $clients[$_]{rc} }++;
 }
-is(join("\n", splice @bad, 0, 10), '', "$cases random cases");
+is(join("\n", splice @bad, 0, 10), '', "$cases random cases have no faults");
 note 'exit statuses: ' . join ', ', map { "$_: $rc{$_}" } sort keys %rc;
-ok(keys %rc > 1, 'of several kinds');
+ok(keys %rc > 1, 'the random cases end with several exit statuses');
 
 # ---------------------------------------------------------------------
-# The silent ones have ended
+# Commands with silent servers have ended
 # ---------------------------------------------------------------------
 
 foreach (0 .. $#silent)
 {
 	my $done = reap_cli($waiting[$_]);
-	is($done->{rc} . faults($done), '4', "a server that says nothing: $silent[$_][0]");
-	like($done->{err}, qr/is not responding/, 'which is said');
+	is($done->{rc} . faults($done), '4', "a silent server: $silent[$_][0] gives status 4");
+	like($done->{err}, qr/is not responding/, 'the program reports it');
 }
 
 done_testing();

@@ -1,6 +1,6 @@
-# The program leaselock where its surroundings are odd: descriptors that are
-# closed, output that cannot be written, names and messages that a terminal would
-# obey, signals of every kind, refusals.
+# The program leaselock in unusual surroundings: closed descriptors, output
+# that cannot be written, names and messages with control characters, signals
+# of every kind, refusals.
 
 use strict;
 use warnings FATAL => 'all';
@@ -33,7 +33,7 @@ sub held_by
 sub run_one { return reap_cli(spawn_cli(@_)) }
 
 # ---------------------------------------------------------------------
-# Descriptors that are closed
+# Closed descriptors
 # ---------------------------------------------------------------------
 
 foreach my $closed ([0], [1], [2], [ 0, 1 ], [ 0, 2 ], [ 1, 2 ], [ 0, 1, 2 ])
@@ -42,14 +42,14 @@ foreach my $closed ([0], [1], [2], [ 0, 1 ], [ 0, 2 ], [ 1, 2 ], [ 0, 1, 2 ])
 	my $which = "@$closed closed";
 
 	$client = run_one([qw(run n -- /nonexistent)], closed => $closed);
-	is($client->{rc}, 127, "$which: run, of what is not there");
+	is($client->{rc}, 127, "$which: run of a missing command");
 	$client = run_one([ qw(run n -- sh -c), 'exit 7' ], closed => $closed);
 	is($client->{rc}, 7, "$which: run");
 	$client = run_one([qw(acquire n --owner o)], closed => $closed);
 	is($client->{rc}, $closed{1} ? 4 : 0, "$which: acquire");
 	like($client->{err}, qr/could not write the answer: .*\n.*been released/, "$which: acquire says why")
 	  if $closed{1} && !$closed{2};
-	is(held_by('n'), $closed{1} ? '' : 'o', "$which: acquire: who holds the lock");
+	is(held_by('n'), $closed{1} ? '' : 'o', "$which: acquire: the lock is held only if the answer was written");
 	$node->safe_psql('postgres', q{SELECT leaselock.lease_release_all('o')});
 	is(run_one([qw(status)], closed => $closed)->{rc}, $closed{1} ? 4 : 0, "$which: status");
 	is(run_one([qw(acquire)], closed => $closed)->{rc}, 3, "$which: a wrong command line");
@@ -59,7 +59,7 @@ foreach my $closed ([0], [1], [2], [ 0, 1 ], [ 0, 2 ], [ 1, 2 ], [ 0, 1, 2 ])
 		unlink "$dir/fds";
 		run_one([ qw(run n -- sh -c), 'for fd in 0 1 2; do [ -e /proc/$$/fd/$fd ] && echo $fd; done >"$0"', "$dir/fds" ],
 			closed => $closed);
-		# the shell's own file takes the number 1, if that is free
+		# the shell's own file gets descriptor 1 if that is free
 		is(join(' ', grep { $_ ne '1' } split /\n/, slurp_file("$dir/fds")),
 			join(' ', grep { !$closed{$_} && $_ != 1 } 0 .. 2), "$which: the command has them closed, too");
 	}
@@ -70,8 +70,8 @@ foreach my $closed ([0], [1], [2], [ 0, 1 ], [ 0, 2 ], [ 1, 2 ], [ 0, 1, 2 ])
 # ---------------------------------------------------------------------
 
 my $request = '11111111-1111-4111-8111-111111111111';
-my @ways = ([ 'a reader that has gone', undef ]);
-push @ways, [ 'a device that is full', '/dev/full' ] if -e '/dev/full';
+my @ways = ([ 'a closed pipe', undef ]);
+push @ways, [ 'a full device', '/dev/full' ] if -e '/dev/full';
 foreach (@ways)
 {
 	my ($way, $file) = @$_;
@@ -87,16 +87,16 @@ foreach (@ways)
 	{
 		$client = $run->([ qw(acquire full --owner o), @$json ]);
 		is($client->{rc}, 4, "$way: acquire @$json");
-		like($client->{err}, qr/could not write the answer: .*\n.*the lock has been released\n/, "$way: acquire @$json: what became of it");
+		like($client->{err}, qr/could not write the answer: .*\n.*the lock has been released\n/, "$way: acquire @$json: the message says that the lock was released");
 		is(held_by('full'), '', "$way: acquire @$json: nobody holds the lock");
 	}
 
-	# this ticket may have been told before
+	# this ticket may have been reported before
 	$client = $run->([ qw(acquire full --owner o --request-uuid), $request ]);
 	is($client->{rc}, 4, "$way: acquire with a request");
 	like($client->{err}, qr/request $request has been granted/, "$way: the request can be repeated");
 	($rc, $answer) = cli_json(qw(acquire full --owner o --request-uuid), $request);
-	is("$rc|$answer->{state}|$answer->{depth}", '0|held|1', "$way: and then finds its ticket");
+	is("$rc|$answer->{state}|$answer->{depth}", '0|held|1', "$way: the repeated request finds its ticket");
 
 	foreach my $command ([ 'get', $answer->{ticket} ], [ 'heartbeat', $answer->{ticket} ], [ 'release', $answer->{ticket} ],
 		[qw(break full --fence 1 --json)])
@@ -104,14 +104,14 @@ foreach (@ways)
 		$client = $run->($command);
 		is("$client->{rc}|" . ($client->{err} =~ /could not write the answer/), '4|1', "$way: $command->[0]");
 	}
-	is(held_by('full'), '', "$way: release has released");
+	is(held_by('full'), '', "$way: the lock is released nevertheless");
 	$request =~ tr/1/2/;
 }
-is(run_one([$_], -e '/dev/full' ? (out => '/dev/full') : (closed => [1]))->{rc}, 4, "$_ cannot be written")
+is(run_one([$_], -e '/dev/full' ? (out => '/dev/full') : (closed => [1]))->{rc}, 4, "$_: output that cannot be written gives status 4")
   foreach qw(--help --version status);
 
 # ---------------------------------------------------------------------
-# What a terminal would obey
+# Control characters for a terminal
 # ---------------------------------------------------------------------
 
 my $evil = "\xC2\x9B2J\xC2\x9D0;pwn\xC2\x9C";
@@ -131,31 +131,32 @@ foreach (
 	[ 'a bad connection string', 4, qr/\?2J/, '-d', "$evil=1", 'status' ],
 	[ 'a subcommand', 3, qr/\?\[2J\?/, "\e[2J\x7F" ],
 	[ 'a long option', 3, qr/--\?\[2J\?/, "--\e[2J\x9B" ],
-	[ 'an option that is not there', 3, qr/-\?/, "-\x9B" ],
+	[ 'an unknown option', 3, qr/-\?/, "-\x9B" ],
 	[ 'a value', 3, qr/"1\?2J/, 'acquire', 'n', '--owner', 'o', '--lease-seconds', "1$evil" ],
 	[ 'bytes', 3, qr/"\?\?\?"/, 'run', 'n', '--grace', "\xFF\xC1\x9B", '--', 'true' ],
-	[ 'an argument too many', 3, qr/"a\?b"/, 'status', 'n', "a\nb" ],
+	[ 'an excess argument', 3, qr/"a\?b"/, 'status', 'n', "a\nb" ],
 	[ 'a command', 127, qr/"\/\?\[2J\?2J/, 'run', 'n', '--', "/\e[2J$evil" ])
 {
 	my ($test, $code, $pattern, @arguments) = @$_;
 
 	$client = run_one(\@arguments);
-	is("$client->{rc}|" . control_characters($client->{out} . $client->{err}), "$code|", "nothing to obey: $test");
-	# the last messages of two may say something else
-	like($client->{out} . $client->{err}, $pattern, "nothing to obey: $test: the rest is shown");
+	is("$client->{rc}|" . control_characters($client->{out} . $client->{err}), "$code|", "control characters: $test");
+	# of two commands the last message may differ
+	like($client->{out} . $client->{err}, $pattern, "control characters: $test: the rest of the text is shown");
 }
 ($rc, $out) = cli(qw(status c1 --json));
-is(control_characters($out), '', 'nothing to obey: JSON');
-is(decode_json($out)->{owner}, "\x{9B}2J\x{9D}0;pwn\x{9C}", 'nothing to obey: JSON is the same value all the same');
+is(control_characters($out), '', 'control characters: JSON');
+is(decode_json($out)->{owner}, "\x{9B}2J\x{9D}0;pwn\x{9C}", 'control characters: JSON keeps the value');
 ($rc, $out) = cli('acquire', "a\x7Fb", '--owner', 'o');
-is($rc, 3, 'DEL is no character of a name');
+is($rc, 3, 'DEL is refused in a name');
 
-# where text is not UTF-8 the same byte may be one of these behind any other
+# in other encodings than UTF-8 the same byte may be a control character after
+# any other byte
 {
 	local $ENV{PGCLIENTENCODING} = 'LATIN1';
 	$node->safe_psql('postgres', q{SELECT leaselock.lease_acquire('latin', U&'\00c3\009b2J\00e4')});
 	($rc, $out) = cli(qw(status latin));
-	like($out, qr/latin +\xC3\?2J\xE4 /, 'nothing to obey: in LATIN1');
+	like($out, qr/latin +\xC3\?2J\xE4 /, 'control characters: in LATIN1');
 	($rc, $out) = cli(qw(status latin --json));
 	like($out, qr/"\xC3\\u009b2J\xE4"/, 'nothing to obey: JSON in LATIN1');
 }
@@ -170,8 +171,8 @@ is($rc, 3, 'DEL is no character of a name');
 	{
 		$client = run_one($command);
 		is($client->{rc}, 4, "$command->[0] in a read-only transaction");
-		is(() = $client->{err} =~ /^leaselock: /mg, 1, "$command->[0] in a read-only transaction: one line is said");
-		like($client->{err}, qr/25006/, "$command->[0] in a read-only transaction: which is the reason");
+		is(() = $client->{err} =~ /^leaselock: /mg, 1, "$command->[0] in a read-only transaction: one line is printed");
+		like($client->{err}, qr/25006/, "$command->[0] in a read-only transaction: the line has the reason");
 	}
 }
 foreach (
@@ -183,12 +184,12 @@ foreach (
 
 	local %ENV = (%ENV, %$environment);
 	$client = run_one([ @options, qw(run slow --wait-seconds 300 -- true) ]);
-	is($client->{rc}, 4, "$test is not waited for");
+	is($client->{rc}, 4, "$test is not retried");
 	$holder->quit if $holder;
 }
 
-# what the server's encoding cannot hold is wrong on the command line, as is what no
-# encoding can
+# a name that the server's encoding, or any encoding, cannot represent is an
+# error in the command line
 $node->safe_psql('postgres', q{CREATE DATABASE latin ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0});
 $node->safe_psql('latin', 'CREATE EXTENSION leaselock');
 foreach (
@@ -203,12 +204,12 @@ foreach (
 		[ 'break', $name, '--fence', '1' ])
 	{
 		($rc, $out, $err) = cli('-d', $database, @$command);
-		is("$rc|" . join(' ', $err =~ /\((\w{5})\)/), "3|$sqlstate", "a name that cannot be: $sqlstate, $command->[0]");
+		is("$rc|" . join(' ', $err =~ /\((\w{5})\)/), "3|$sqlstate", "a name that cannot be represented: $sqlstate, $command->[0]");
 	}
 }
 {
 	local $ENV{PGOPTIONS} = '-c statement_timeout=nonsense';
-	is((cli('status'))[0], 4, 'a setting that the server refuses is not on the command line');
+	is((cli('status'))[0], 4, 'a setting that the server refuses is not a usage error');
 }
 
 # ---------------------------------------------------------------------
@@ -226,15 +227,15 @@ foreach my $signal (@signals)
 	push @waiters, [ "acquire, SIG$signal", $number{$signal}, spawn_cli([ qw(acquire held --wait-seconds 300 --owner), "acquire $signal" ]) ];
 	push @waiters, [ "run, SIG$signal", $number{$signal}, spawn_cli([ qw(run held --wait-seconds 300 --owner), "run $signal", qw(-- true) ]) ];
 }
-# these say only that something could not be written
+# these signals only mean that something could not be written
 my @stays = map { spawn_cli([ qw(acquire held --wait-seconds 300 --owner), $_ ]) } qw(PIPE XFSZ);
 my $watch = spawn_cli([qw(status --watch)]);
 ok($node->poll_query_until('postgres', 'SELECT count(*) = ' . (@waiters + @stays) . q{
-	FROM leaselock.lease_tickets WHERE name = 'held' AND state = 'waiting'}), 'many wait');
+	FROM leaselock.lease_tickets WHERE name = 'held' AND state = 'waiting'}), 'all requests wait');
 kill $number{PIPE}, $stays[0]{pid};
 kill $number{XFSZ}, $stays[1]{pid};
 kill $_->[1], $_->[2]{pid} foreach @waiters;
-ok(wait_until(sub { -s $watch->{out} }), 'and one watches');
+ok(wait_until(sub { -s $watch->{out} }), 'status --watch runs');
 kill 'USR1', $watch->{pid};
 foreach (@waiters)
 {
@@ -243,44 +244,44 @@ foreach (@waiters)
 }
 is(reap_cli($watch)->{rc}, 128 + $number{USR1}, 'status --watch, SIGUSR1: ends');
 is($node->safe_psql('postgres', q{SELECT string_agg(owner, ' ' ORDER BY owner) FROM leaselock.lease_tickets
-	WHERE name = 'held' AND state = 'waiting'}), 'PIPE XFSZ', 'all of their places are given back');
+	WHERE name = 'held' AND state = 'waiting'}), 'PIPE XFSZ', 'all their places in the queue are given up');
 kill 'TERM', $_->{pid} foreach @stays;
-is(reap_cli($_)->{rc}, 128 + 15, 'the others wait on') foreach @stays;
+is(reap_cli($_)->{rc}, 128 + 15, 'PIPE and XFSZ do not end a wait') foreach @stays;
 
-# nobody reads what it says, and it does not mind
+# a wait continues even if nobody reads its messages
 {
 	pipe my $read, my $write or die "no pipe: $!";
 	close $read;
 	my $waiter = spawn_cli([ qw(acquire held --wait-seconds 300 --owner o) ], err => $write);
 	close $write;
 	ok($node->poll_query_until('postgres', q{SELECT EXISTS (SELECT FROM leaselock.lease_tickets WHERE state = 'waiting')}),
-		'one whose errors nobody reads waits');
+		'a request whose standard error has no reader waits');
 	$node->restart;
 	ok($node->poll_query_until('postgres', q{SELECT EXISTS (SELECT FROM leaselock.lease_tickets WHERE state = 'waiting')}),
-		'and waits on when there was something to say');
+		'it still waits after a message could not be written');
 	cli('release', $holder);
-	is(reap_cli($waiter)->{rc}, 0, 'until it holds the lock');
+	is(reap_cli($waiter)->{rc}, 0, 'it gets the lock');
 }
 
-# passed on while the command runs, and the program's own setting restored for it
+# passed on while the command runs, and reset to the inherited setting for it
 unlink "$dir/ready";
 $client = spawn_cli([ qw(run passed -- sh -c), 'trap "exit 9" VTALRM; : >"$0"; while :; do sleep 0.05; done', "$dir/ready" ]);
 ok(wait_until(sub { -e "$dir/ready" }), 'a command runs');
 kill $number{VTALRM}, $client->{pid};
 is(reap_cli($client)->{rc}, 9, 'VTALRM is passed on');
-is(run_one([ qw(run passed -- sh -c), 'kill -PIPE $$' ])->{rc}, 128 + 13, 'SIGPIPE is as it was, for the command');
+is(run_one([ qw(run passed -- sh -c), 'kill -PIPE $$' ])->{rc}, 128 + 13, 'the command has the inherited setting of SIGPIPE');
 
 # ---------------------------------------------------------------------
-# A request that waits longer than we do
+# A request that already waits for longer
 # ---------------------------------------------------------------------
 
 $holder = (cli_json(qw(acquire longer --owner holder --lease-seconds 300)))[1]{ticket};
 $node->safe_psql('postgres', qq{SELECT leaselock.lease_acquire('longer', 'o', wait => '300 s', request_id => '$request')});
 ($rc, $answer) = cli_json(qw(acquire longer --owner o --wait-seconds 0.5 --request-uuid), $request);
-is("$rc|$answer->{state}", '1|cancelled', 'an earlier request with a longer wait: --wait-seconds is kept');
+is("$rc|$answer->{state}", '1|cancelled', 'a request repeated with a shorter wait: --wait-seconds applies');
 
 # ---------------------------------------------------------------------
-# Commands that are there and cannot be executed
+# Commands that exist and cannot be executed
 # ---------------------------------------------------------------------
 
 mkdir "$dir/$_" foreach qw(with without);
@@ -293,13 +294,13 @@ foreach my $path ('', ':', ':/bin', '/bin:', '/bin::/usr/bin', "$dir/with", "/no
 		local $ENV{PATH} = $path;
 		$client = run_one([qw(run n -- foo)], dir => "$dir/$here", program => $program);
 		is($client->{rc}, $code, "PATH \"" . ($path =~ s/\Q$dir\E/DIR/r) . "\", in a directory $here it");
-		like($client->{err}, $code == 126 ? qr/Permission denied/ : qr/No such file/, 'and the message says so');
+		like($client->{err}, $code == 126 ? qr/Permission denied/ : qr/No such file/, 'the message gives the reason');
 	}
 }
 {
 	local $ENV{PATH} = ':/bin';
 	chmod 0755, "$dir/with/foo";
-	is(run_one([qw(run n -- foo)], dir => "$dir/with", program => $program)->{rc}, 0, 'one that can be executed, there');
+	is(run_one([qw(run n -- foo)], dir => "$dir/with", program => $program)->{rc}, 0, 'a command that can be executed is found there');
 }
 
 is_deeply([ internal_errors($node) ], [], 'no internal error');

@@ -1,4 +1,5 @@
-# The program leaselock for people: what it says and shows, and waits without end.
+# The program leaselock for people: its messages and displays, and waits
+# without end
 
 use strict;
 use warnings FATAL => 'all';
@@ -12,10 +13,10 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 need_program();
-# time is moved by hand, and who is silent meanwhile is no dead waiter
+# the test moves the clock, which must not time out silent waiters
 my $node = new_node('people', "leaselock.max_wait = '100 s'\nleaselock.waiter_timeout = '1 h'\n");
 use_server($node);
-# what connections are told apart by
+# the test tells connections apart by application name
 delete $ENV{PGAPPNAME};
 $node->safe_psql('postgres', 'CREATE EXTENSION leaselock');
 
@@ -23,7 +24,8 @@ my ($rc, $out, $err, $answer);
 
 sub query { return $node->safe_psql('postgres', $_[0]) }
 
-# move_clock(SECONDS): the server's, for sessions and statements to come
+# move_clock(SECONDS): sets the server's clock, for later sessions and
+# statements
 sub move_clock
 {
 	my ($s) = @_;
@@ -35,7 +37,7 @@ sub move_clock
 }
 
 # ---------------------------------------------------------------------
-# Where something is missing
+# Missing extension and missing server
 # ---------------------------------------------------------------------
 
 query('CREATE DATABASE bare');
@@ -47,19 +49,19 @@ foreach (
 {
 	($rc, $out, $err) = cli('-d', 'bare', @$_);
 	is("$rc|$out", '4|', "@$_[0]: no extension");
-	like($err, qr/\(\w{5}\)\n.*CREATE EXTENSION leaselock\n\z/, "@$_[0]: what to do about that");
+	like($err, qr/\(\w{5}\)\n.*CREATE EXTENSION leaselock\n\z/, "@$_[0]: the message says what to do");
 }
 
 my $nowhere = PostgreSQL::Test::Utils::tempdir_short();
 ($rc, $out, $err) = cli('-h', $nowhere, 'status');
 like($err, qr/\Aleaselock: connection to server .*: No such file or directory\n  Is the server running .*\?\n\z/,
-	"libpq's lines are kept apart");
+	"the lines of a libpq message are kept");
 ($rc, $out, $err) = cli('-h', "$nowhere,$nowhere", qw(acquire x --owner y --wait-seconds 0.1));
 like($err, qr/\Aleaselock: trying again: connection to server .*\n  Is .*\n  connection to server .*\n  Is .*\n/,
-	'also behind words of our own, and for several hosts');
+	'they are kept after a prefix and for several hosts');
 
 # ---------------------------------------------------------------------
-# What an answer leaves open
+# Messages that explain an answer
 # ---------------------------------------------------------------------
 
 cli(qw(acquire taken --owner a));
@@ -76,21 +78,22 @@ foreach (
 	my ($arguments, $status, $message) = @$_;
 	($rc, $out, $err) = cli(@$arguments);
 	is("$rc|$err", "$status|leaselock: $message\n", "@$arguments[0]: $message");
-	is((cli(@$arguments, '--json'))[2], '', "@$arguments[0]: nothing of that beside JSON")
+	is((cli(@$arguments, '--json'))[2], '', "@$arguments[0]: no message with --json")
 	  if $arguments->[0] eq 'status';
-	# behind "--" it would be the command's
+	# after "--" the option would belong to the command
 	splice @$arguments, 1, 0, '--quiet';
-	is((cli(@$arguments))[2], $arguments->[0] eq 'break' ? $err : '', "@$arguments: nothing")
+	is((cli(@$arguments))[2], $arguments->[0] eq 'break' ? $err : '', "@$arguments: no message")
 }
 
-# an open transaction: nobody is named, for it may come to nothing
+# an open transaction: the message names no holder, because the transaction may
+# roll back
 my $open = $node->background_psql('postgres', on_error_stop => 0);
 $open->query_safe(q{BEGIN; SELECT FROM leaselock.lease_acquire('open', 'a')});
 foreach my $command ([qw(acquire open --owner b)], [qw(run open -- true)])
 {
 	($rc, $out, $err) = cli(@$command);
 	is("$rc|$err", qq{1|leaselock: "open" is in use: a transaction that has not ended is changing it, or others wait for it\n},
-		"@$command[0]: a lock that an open transaction has acquired");
+		"@$command[0]: a lock acquired in an open transaction is in use");
 }
 $open->query_safe('ROLLBACK');
 $open->quit;
@@ -110,7 +113,7 @@ query(q{
 	SELECT leaselock.lease_acquire('wanted', 'g', wait => '100 s')});
 move_clock(2);
 
-# names(ARGUMENTS): of the locks that status shows, with their states
+# names(ARGUMENTS): the locks that status shows, with their states
 sub names
 {
 	my ($text) = (cli('status', @_))[1];
@@ -120,34 +123,34 @@ sub names
 	return join ' ', map { my ($name, $state) = ((split ' ')[1], (split ' ', substr $_, $at)[0]); "$name:$state" } @rows;
 }
 
-is(names(), 'live:held wanted:lapsed other:held', 'status: what is live, or waited for');
-is(names('--all'), 'lapsed:lapsed live:held wanted:lapsed other:held', 'status: lapsed ones with --all');
-is((cli(qw(status lapsed)))[0], 2, 'status of a lock: nobody holds it any more');
-is(names(qw(lapsed --all)), 'lapsed:lapsed', 'status of a lock: but it has not been taken over');
-is((cli(qw(status lapsed --all)))[0], 0, 'status of a lock: which is an answer');
-is(join(' ', map { decode_json($_)->{name} } split /\n/, (cli(qw(status --json)))[1]), 'live wanted other', 'status: JSON likewise');
+is(names(), 'live:held wanted:lapsed other:held', 'status: shows live locks and locks with waiters');
+is(names('--all'), 'lapsed:lapsed live:held wanted:lapsed other:held', 'status: --all adds lapsed locks');
+is((cli(qw(status lapsed)))[0], 2, 'status of a lock: a lapsed lock is not held');
+is(names(qw(lapsed --all)), 'lapsed:lapsed', 'status of a lock: --all shows the lapsed holder');
+is((cli(qw(status lapsed --all)))[0], 0, 'status of a lock: --all gives status 0');
+is(join(' ', map { decode_json($_)->{name} } split /\n/, (cli(qw(status --json)))[1]), 'live wanted other', 'status: JSON has the same locks');
 is(join(' ', map { decode_json($_)->{name} } split /\n/, (cli(qw(status --json --all)))[1]), 'lapsed live wanted other',
-	'status: JSON with all');
+	'status: JSON with --all has the same locks');
 
 ($rc, $out) = cli(qw(status live));
-like($out, qr/ 9 d 23 h +held$/m, 'status: a length of time as a person reads it');
-unlike($out, qr/_ms/, 'status: no milliseconds');
-unlike($out, qr/ $/m, 'status: no blanks at the end');
+like($out, qr/ 9 d 23 h +held$/m, 'status: times are in readable units');
+unlike($out, qr/_ms/, 'status: text has no milliseconds');
+unlike($out, qr/ $/m, 'status: lines have no trailing blanks');
 ($rc, $answer) = cli_json(qw(status live));
-cmp_ok($answer->{remaining_ms}, '>', 863_000_000, 'status: milliseconds in JSON');
+cmp_ok($answer->{remaining_ms}, '>', 863_000_000, 'status: JSON has milliseconds');
 ($rc, $out) = cli(qw(status --scope s));
-like($out, qr/note\n.* a note\n\z/, 'status: notes');
+like($out, qr/note\n.* a note\n\z/, 'status: shows notes');
 
-# lengths(MS...): how leases of so many milliseconds are shown, by a ticket
+# how a lease of so many milliseconds is shown
 foreach (
 	[ 5_000, '5 s' ], [ 7_500, '7.5 s' ], [ 59_000, '59 s' ], [ 60_000, '1 min' ], [ 61_999, '1 min 1 s' ],
 	[ 299_000, '4 min 59 s' ], [ 300_000, '5 min' ])
 {
 	my ($ms, $shown) = @$_;
 	($rc, $out) = cli(qw(acquire lengths --owner o --lease-seconds), $ms / 1000);
-	like($out, qr/^remaining +\Q$shown\E$/m, "acquire: $ms ms are $shown");
-	like($out, qr/^expires_at +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\S{0,6}$/m, 'acquire: until when, in seconds') if $ms == 5_000;
-	unlike($out, qr/_ms/, 'acquire: no milliseconds') if $ms == 5_000;
+	like($out, qr/^remaining +\Q$shown\E$/m, "acquire: $ms ms are shown as $shown");
+	like($out, qr/^expires_at +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\S{0,6}$/m, 'acquire: the expiry has no fractions of a second') if $ms == 5_000;
+	unlike($out, qr/_ms/, 'acquire: text has no milliseconds') if $ms == 5_000;
 }
 
 # ---------------------------------------------------------------------
@@ -155,33 +158,33 @@ foreach (
 # ---------------------------------------------------------------------
 
 ($rc, $out) = cli(qw(status --queue));
-is($rc, 0, 'status --queue: success');
+is($rc, 0, 'status --queue: succeeds');
 my ($heading, @rows) = split /\n/, $out;
-is($heading =~ s/ +/ /gr, 'scope name owner role state position age remaining note', 'status --queue: what it shows');
+is($heading =~ s/ +/ /gr, 'scope name owner role state position age remaining note', 'status --queue: prints these columns');
 is(join(' ', map { join ':', (split ' ')[ 1, 2, 4 ] } grep { !/lengths/ } @rows),
-	'live:d:waiting live:e:waiting wanted:g:waiting other:f:held', 'status --queue: all tickets, in their order');
+	'live:d:waiting live:e:waiting wanted:g:waiting other:f:held', 'status --queue: shows all tickets in order');
 ($rc, $out) = cli(qw(status live --queue));
-like($out, qr/ d +\S+ +waiting +1 .* the next one\n.* e +\S+ +waiting +2 /, 'status --queue: of one lock, with places and notes');
+like($out, qr/ d +\S+ +waiting +1 .* the next one\n.* e +\S+ +waiting +2 /, 'status --queue: one lock, with places and notes');
 ($rc, $out) = cli(qw(status --queue --scope s));
-is(scalar(split /\n/, $out), 2, 'status --queue: of a scope');
-is((cli(qw(status lapsed --queue)))[0], 2, 'status --queue: of a lock without tickets');
+is(scalar(split /\n/, $out), 2, 'status --queue: one scope');
+is((cli(qw(status lapsed --queue)))[0], 2, 'status --queue: a lock without tickets gives status 2');
 my @answers = map { decode_json($_) } split /\n/, (cli(qw(status live --queue --json)))[1];
 is(join(' ', map { "$_->{owner}:$_->{position}:" . length $_->{ticket} } @answers), 'd:1:36 e:2:36',
-	'status --queue: JSON, with the tickets');
-cmp_ok($answers[0]{remaining_ms}, '>', 90_000, 'status --queue: and milliseconds');
+	'status --queue: JSON has the tickets');
+cmp_ok($answers[0]{remaining_ms}, '>', 90_000, 'status --queue: JSON has milliseconds');
 
 query('SELECT leaselock.lease_release_all(owner) FROM leaselock.lease_tickets');
 move_clock(0);
 
 # ---------------------------------------------------------------------
-# Waits that are longer than the server's
+# Waits longer than the server's limit
 # ---------------------------------------------------------------------
 
-# free locks first: nothing is refused, whatever the bound is
+# free locks first: no wait is refused, whatever the limit is
 foreach ('101', '200', '301', '86400', 'inf')
 {
 	($rc, $answer) = cli_json(qw(acquire free --owner), "o$_", '--wait-seconds', $_);
-	is("$rc|$answer->{state}", '0|held', "a wait of $_");
+	is("$rc|$answer->{state}", '0|held', "a wait of $_ is accepted");
 	query(qq{SELECT leaselock.lease_release_all('o$_')});
 }
 foreach my $bound ('1500ms', '7min', '2d')
@@ -189,14 +192,14 @@ foreach my $bound ('1500ms', '7min', '2d')
 	query("LOAD 'leaselock'; ALTER SYSTEM SET leaselock.max_wait = '$bound'");
 	$node->reload;
 	$node->poll_query_until('postgres', "SELECT current_setting('leaselock.max_wait', true) = '$bound'") or die;
-	is((cli(qw(acquire free --owner o --wait-seconds inf)))[0], 0, "the bound is $bound");
+	is((cli(qw(acquire free --owner o --wait-seconds inf)))[0], 0, "an endless wait is accepted with max_wait = $bound");
 }
 query("LOAD 'leaselock'; ALTER SYSTEM SET leaselock.max_wait = '100s'");
 $node->reload;
 $node->poll_query_until('postgres', "SELECT current_setting('leaselock.max_wait', true) = '100s'") or die;
-is(query(q{SELECT max(depth) FROM leaselock.lease_peek('free')}), '3', 'each time a ticket');
+is(query(q{SELECT max(depth) FROM leaselock.lease_peek('free')}), '3', 'each call made one ticket');
 
-# places(NAME): who waits, in the order of the tickets: owner and position
+# places(NAME): the waiters in the order of their tickets: owner and position
 sub places
 {
 	my ($name) = @_;
@@ -204,99 +207,100 @@ sub places
 		WHERE name = '$name' AND state = 'waiting'});
 }
 
-# waits(NAME, PLACES): until they are so
+# waits(NAME, PLACES): waits until the places are PLACES
 sub waits
 {
 	my ($name, $places) = @_;
 	return wait_until(sub { places($name) eq $places });
 }
 
-# One waits for ever; others come before and after, and wait as long as they may.
+# One program waits without end; others queue before and after it, each for the
+# maximum wait
 query(q{SELECT leaselock.try_lock('line', 'holder', '1 d')});
 query(q{SELECT leaselock.lease_acquire('line', 'before', wait => '100 s')});
 my $endless = start_cli(qw(acquire line --owner endless --wait-seconds inf --note patient --json));
-ok(waits('line', 'before1 endless2'), 'a wait without end');
+ok(waits('line', 'before1 endless2'), 'an endless wait starts');
 move_clock(20);
 query(q{SELECT leaselock.lease_acquire('line', 'after', wait => '100 s')});
-is(places('line'), 'before1 endless2 after3', 'somebody comes after that');
+is(places('line'), 'before1 endless2 after3', 'another waiter queues behind it');
 move_clock(60);
-ok(waits('line', 'before1 endless2 after3 endless2'), 'when half of it is over, it asks for a further place, and keeps the first');
+ok(waits('line', 'before1 endless2 after3 endless2'), 'after half of the maximum wait it queues a second time and keeps its first place');
 query(q{SELECT leaselock.lease_acquire('line', 'late', wait => '100 s')});
 move_clock(101);
-ok(waits('line', 'after1 endless2 late3'), 'when the first is over, it has the second: behind who came before that, before who came after');
+ok(waits('line', 'after1 endless2 late3'), 'when the first place times out, it keeps the second, between earlier and later waiters');
 move_clock(110);
-ok(waits('line', 'after1 endless2 late3 endless2'), 'and asks for the next');
+ok(waits('line', 'after1 endless2 late3 endless2'), 'it queues again');
 move_clock(130);
-is(places('line'), 'endless1 late2 endless1', 'the others end');
+is(places('line'), 'endless1 late2 endless1', 'the other waits time out');
 move_clock(170);
-ok(waits('line', 'endless1'), 'it does not');
+ok(waits('line', 'endless1'), 'the endless wait continues');
 query(q{SELECT leaselock.release_lock('line', 'holder')});
-is(finish($endless), 0, 'until it is held');
+is(finish($endless), 0, 'the endless wait gets the lock');
 $answer = decode_json($endless->{out});
-is("$answer->{state}|$answer->{depth}|$answer->{note}", 'held|1|patient', 'by one ticket');
-is(query(q{SELECT string_agg(state, ' ') FROM leaselock.lease_tickets WHERE name = 'line'}), 'held', 'and nothing waits any more');
-is($endless->{err}, '', 'nothing is said of that');
+is("$answer->{state}|$answer->{depth}|$answer->{note}", 'held|1|patient', 'the lock is held by one ticket');
+is(query(q{SELECT string_agg(state, ' ') FROM leaselock.lease_tickets WHERE name = 'line'}), 'held', 'no waiting ticket is left');
+is($endless->{err}, '', 'no message is printed about the further places');
 move_clock(0);
 
-# held while there are two places
+# the lock is granted while there are two places
 query(q{SELECT leaselock.try_lock('two', 'holder', '1 d')});
 $endless = start_cli(qw(run two --owner endless --wait-seconds 1000 -- leaselock status two --json));
-ok(waits('two', 'endless1'), 'a long wait');
+ok(waits('two', 'endless1'), 'a long wait starts');
 move_clock(60);
-ok(waits('two', 'endless1 endless1'), 'with two places');
+ok(waits('two', 'endless1 endless1'), 'it has two places');
 query(q{SELECT leaselock.release_lock('two', 'holder')});
-is(finish($endless), 0, 'is over');
+is(finish($endless), 0, 'the command has run');
 $answer = decode_json($endless->{out});
-is("$answer->{owner}|$answer->{depth}|$answer->{waiters}", 'endless|1|0', 'the other place has been left');
+is("$answer->{owner}|$answer->{depth}|$answer->{waiters}", 'endless|1|0', 'the other place is given up');
 move_clock(0);
 
 # ended by a signal
 query(q{SELECT leaselock.try_lock('signal', 'holder', '1 d')});
 $endless = start_cli(qw(acquire signal --owner endless --wait-seconds inf));
-ok(waits('signal', 'endless1'), 'a wait without end');
+ok(waits('signal', 'endless1'), 'an endless wait starts');
 move_clock(60);
-ok(waits('signal', 'endless1 endless1'), 'with two places');
+ok(waits('signal', 'endless1 endless1'), 'it has two places');
 $endless->{run}->signal('TERM');
-is(finish($endless), 128 + 15, 'ends by a signal');
-is(places('signal'), '', 'and both are given back');
+is(finish($endless), 128 + 15, 'a signal ends it');
+is(places('signal'), '', 'both places are given up');
 move_clock(0);
 
-# its own end
+# a wait that times out
 query(q{SELECT leaselock.try_lock('ends', 'holder', '1 d')});
 ($rc, $answer) = cli_json(qw(acquire ends --owner o --wait-seconds 0.3));
-is("$rc|$answer->{state}", '1|timed_out', 'a short wait');
+is("$rc|$answer->{state}", '1|timed_out', 'a short wait times out');
 
-# repeated by its request: it finds what came of that
+# repeated with its request id: it finds the outcome of the request
 my $request = '00000000-0000-0000-0000-0000000009ff';
 my @again = (qw(acquire again --owner endless --wait-seconds inf --json --request-uuid), $request);
 query(q{SELECT leaselock.try_lock('again', 'holder', '1 d')});
 $endless = start_cli(@again);
-ok(waits('again', 'endless1'), 'a wait without end, by a request');
+ok(waits('again', 'endless1'), 'an endless wait with a request id starts');
 move_clock(60);
-ok(waits('again', 'endless1 endless1'), 'with two places');
+ok(waits('again', 'endless1 endless1'), 'it has two places');
 $endless->{run}->signal('KILL');
 finish($endless);
 move_clock(101);
-is(places('again'), 'endless1', 'is killed, and its first place is over');
+is(places('again'), 'endless1', 'it is killed, and its first place times out');
 $endless = start_cli(@again);
 query(q{SELECT leaselock.release_lock('again', 'holder')});
-is(finish($endless), 0, 'repeated, it is held');
+is(finish($endless), 0, 'the repeated call gets the lock');
 $answer = decode_json($endless->{out});
-is("$answer->{request_id}|$answer->{depth}", '00000000-0000-0000-0000-000000000a00|1', 'by the second place');
-is((cli(@again))[0], 0, 'repeated once more');
-is(query(q{SELECT depth FROM leaselock.lease_peek('again')}), '1', 'it is the same');
+is("$answer->{request_id}|$answer->{depth}", '00000000-0000-0000-0000-000000000a00|1', 'the second place was granted');
+is((cli(@again))[0], 0, 'another repetition succeeds');
+is(query(q{SELECT depth FROM leaselock.lease_peek('again')}), '1', 'it finds the same ticket');
 move_clock(0);
 
-# the server goes and comes back
+# the server stops and starts again
 query(q{SELECT leaselock.try_lock('restart', 'holder', '1 d')});
 $endless = start_cli(qw(acquire restart --owner endless --wait-seconds inf --json));
-ok(waits('restart', 'endless1'), 'a wait without end');
+ok(waits('restart', 'endless1'), 'an endless wait starts');
 $node->stop('immediate');
 $node->start;
 ok(wait_until(sub { places('restart') eq 'endless1' && query(q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'leaselock'}) eq '1' }),
-	'the server was away');
+	'after the restart it waits again');
 query(q{SELECT leaselock.release_lock('restart', 'holder')});
-is(finish($endless), 0, 'it is held');
+is(finish($endless), 0, 'it gets the lock');
 
 # ---------------------------------------------------------------------
 # The status line
@@ -304,7 +308,7 @@ is(finish($endless), 0, 'it is held');
 
 SKIP:
 {
-	skip 'no terminal is to be had here', 4
+	skip 'no terminal is available here', 4
 	  if !eval { local $SIG{__WARN__} = sub { }; require IO::Pty; IO::Pty->new };
 	my $owner = 'ip-10-0-12-34.eu-west-1.compute.internal/12345/0a1b2c3d';
 	query(qq{SELECT leaselock.try_lock('billing-nightly-report', '$owner', '1 d')});
@@ -313,7 +317,7 @@ SKIP:
 	foreach (
 		[ 80, 'inf', 'billing-nightly-report', qr/^waiting, position 1: "billing-nightly-report", held by "ip-10-0-12-34\.eu-w.*$/ ],
 		[ 40, '60', 'billing-nightly-report', qr/^waiting up to (1 min|\d+ s), position 1: "bill.*$/ ],
-		# each of these takes two columns
+		# each of these characters takes two columns
 		[ 40, 'inf', $wide, qr/^waiting, position 1: "(?:[\xE0-\xFF][\x80-\xBF]+)+.*$/ ])
 	{
 		my ($columns, $wait, $name, $pattern) = @$_;
@@ -323,11 +327,11 @@ SKIP:
 				'-d', 'postgres', 'acquire', $name, qw(--owner o --wait-seconds), $wait ],
 			'<pty<', \$keys, '>pty>', \$screen, IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
 		my $line = sub { return (split /\r\e\[K/, $screen)[-1] // '' };
-		ok(wait_until(sub { $run->pump_nb; $line->() =~ $pattern }), "the status line, in $columns columns: $wait");
+		ok(wait_until(sub { $run->pump_nb; $line->() =~ $pattern }), "the status line is shown in $columns columns: $wait");
 		my $shown = $line->();
 		utf8::decode($shown);
 		my $width = length($shown) + (() = $shown =~ /[^\x00-\x{2000}]/g);
-		cmp_ok($width, '<', $columns, 'and no more than fits');
+		cmp_ok($width, '<', $columns, 'the status line fits');
 		$run->signal('INT');
 		$run->finish;
 	}
@@ -339,17 +343,17 @@ SKIP:
 
 SKIP:
 {
-	skip 'no terminal is to be had here', 3
+	skip 'no terminal is available here', 3
 	  if !eval { local $SIG{__WARN__} = sub { }; require IO::Pty; IO::Pty->new };
 	query(q{SELECT leaselock.try_lock('watched' || i, 'an owner with a long label', '1 d', 'w') FROM generate_series(1, 30) i});
 	my ($keys, $screen) = ('', '');
 	my $run = IPC::Run::start([ 'sh', '-c', 'stty cols 50 rows 12; exec leaselock "$@"', 'sh', '-h', $node->host, '-p', $node->port,
 			qw(-d postgres status --watch --scope w --interval 60) ],
 		'<pty<', \$keys, '>pty>', \$screen, IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
-	ok(wait_until(sub { $run->pump_nb; $screen =~ /more\r?\n/ }), 'status --watch: what the terminal has no room for');
+	ok(wait_until(sub { $run->pump_nb; $screen =~ /more\r?\n/ }), 'status --watch: hidden rows are announced');
 	my @shown = split /\r?\n/, $screen =~ s/\A.*\e\[J//sr;
 	is(join('|', map { length > 49 ? 'too long' : () } @shown), '', 'status --watch: no row wraps');
-	is(@shown . '|' . $shown[-1], '11|... and 23 more', 'status --watch: the heading stays in sight');
+	is(@shown . '|' . $shown[-1], '11|... and 23 more', 'status --watch: the heading stays visible');
 	$run->signal('INT');
 	$run->finish;
 	query(q{SELECT leaselock.release_lock('watched' || i, 'an owner with a long label', 'w') FROM generate_series(1, 30) i});

@@ -1,13 +1,13 @@
-# An attack: four sessions do everything at random, in all isolation levels,
-# while others cancel and end them, rebuild and rewrite the tables, and drop the
-# extension and create it again.  Then the promises are checked: one holder at a
-# time, fences in the order of commits, no stale write, nobody who waits for
-# ever, no lock left over, sound indexes, no internal error and no crash.
+# An attack: four sessions make random calls at all isolation levels, while
+# others cancel queries, terminate sessions, rebuild and rewrite the tables,
+# and drop and re-create the extension.  Then the test checks the guarantees:
+# one holder at a time, fences in commit order, no stale write, no waiter
+# stuck, no lock left, sound indexes, no internal error and no crash.
 #
-# LEASELOCK_ATTACK_SECONDS (20) is how long they do so.
+# LEASELOCK_ATTACK_SECONDS (20) sets how long the attack lasts.
 # LEASELOCK_SEED repeats the random choices (the timing differs).
 #
-# Native only: it loads the machine, which three majors at once share.
+# Native only: it loads the machine, which three majors share.
 
 use strict;
 use warnings FATAL => 'all';
@@ -29,7 +29,7 @@ my @levels = ('READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE');
 
 note "LEASELOCK_SEED=$seed, $seconds s";
 
-# leases short enough to run out while somebody works
+# leases short enough to run out during work
 my $node = new_node('attack', qq{
 max_connections = 40
 max_prepared_transactions = 20
@@ -45,8 +45,8 @@ leaselock.ticket_retention = '1 s'
 leaselock.max_waiters = 6
 });
 
-# One row per grant that an acquisition made or joined, and per write under a
-# fence, each committed by the transaction that did so
+# One row for each grant that an acquisition made or joined, and for each
+# fenced write, committed in the same transaction
 $node->safe_psql('postgres', q{
 CREATE EXTENSION leaselock;
 CREATE ROLE ordinary LOGIN;
@@ -55,7 +55,7 @@ GRANT SELECT, INSERT ON journal TO ordinary;
 });
 
 # ---------------------------------------------------------------------
-# Chance
+# Random choices
 # ---------------------------------------------------------------------
 
 sub any { return $_[ rand @_ ] }
@@ -68,8 +68,8 @@ sub uuid
 }
 
 # ---------------------------------------------------------------------
-# A client: a process with a psql of its own, which it starts anew when the
-# connection is gone
+# A client: a process with its own psql, which it restarts when the connection
+# is lost
 # ---------------------------------------------------------------------
 
 sub open_session
@@ -100,7 +100,8 @@ sub close_session
 	return;
 }
 
-# Runs statements; returns what psql printed, or undef if the connection is gone
+# Runs statements; returns the output of psql, or undef if the connection is
+# lost
 sub ask
 {
 	my ($client, $sql) = @_;
@@ -114,7 +115,7 @@ sub ask
 	}
 	while ($buffer !~ /^done\n/m)
 	{
-		# nothing here takes so long
+		# no statement here takes that long
 		IO::Select->new($session->{out})->can_read(40)
 		  or die "$client->{name} hangs in: $sql";
 		if (!sysread($session->{out}, $buffer, 65536, length $buffer))
@@ -127,20 +128,21 @@ sub ask
 	return $buffer =~ s/^done\n//mr;
 }
 
-# What a call may end with.  Everybody may be cancelled or ended at any time.
+# SQLSTATEs that any statement may return: it may be cancelled or its session
+# terminated at any time
 my %always = map { $_ => 1 } qw(57014 57P01 08006);
 
-# While the extension comes and goes: without its schema, its functions or its
-# tables; with a table that is gone when it has been found.  Not at a COMMIT: what
-# was checked there is stale then.
+# While the extension is dropped and created: its schema, functions or tables
+# may be missing, or a table may disappear after its lookup.  Not at a COMMIT:
+# there the checked fence is stale.
 my %dropped = map { $_ => 1 } qw(3F000 42883 42P01 42704 55000);
 
-# What the server itself says where a function or a type is dropped between the
-# analysis of a query and its run.  Not so at the end of a wait, which we could
-# have seen to before.
+# The server's own errors when a function or type is dropped between analysis
+# and execution of a query.  Not at the end of a wait, where the extension
+# checks for this first.
 my $server_says = qr/^cache lookup failed for (?:function|type) \d+$|^could not open relation with OID \d+$/;
 
-# run(CLIENT, KIND, SQL, MAY...): runs it, and counts how it ends; returns the
+# run(CLIENT, KIND, SQL, MAY...): runs it and counts the outcome; returns the
 # output, or undef after an error
 sub run
 {
@@ -148,7 +150,8 @@ sub run
 	my %may = map { $_ => 1 } @may;
 	my $state = '00000';
 
-	# what a block has checked is verified when it changes that lock itself
+	# a block that changes a lock verifies its checked fence of that lock at
+	# once
 	$may{LS001} = 1 if $client->{block};
 	my $where = $client->{block} && $kind !~ /block|^(?:commit|rollback|prepare|savepoint|fence_|write)/ ? ' in a block' : '';
 
@@ -180,10 +183,11 @@ sub run
 }
 
 # ---------------------------------------------------------------------
-# What a worker does
+# The work of a worker
 # ---------------------------------------------------------------------
 
-# What any call may end with: a lock is busy for too long, locks are crossed
+# SQLSTATEs that any call may return: a lock is busy for too long, two
+# transactions deadlock
 my @busy = qw(55P03 40P01);
 
 sub owner
@@ -192,7 +196,7 @@ sub owner
 	return chance(0.85) ? "worker $client->{number}" : 'shared';
 }
 
-# Remembers a ticket, or a fence, to be used later, perhaps when it is stale
+# Remembers a ticket or fence for later use, perhaps after it has become stale
 sub remember
 {
 	my ($client, $what, $entry) = @_;
@@ -212,7 +216,7 @@ sub known
 	return chance(0.6) ? $list->[-1] : any(@$list);
 }
 
-# "identity" is that of the call: its role and label
+# "identity" is the identity of the call: its role and label
 my $journal = q{INSERT INTO journal SELECT '%s', fence, '%s@' || current_user, 'grant' FROM a WHERE fence IS NOT NULL};
 
 sub acquire
@@ -234,7 +238,7 @@ sub acquire
 
 	if (!defined $out)
 	{
-		# it may have been done; a retry only looks
+		# the call may have succeeded; a retry only looks up the request
 		remember($client, 'requests', [ $lock, $owner, $request ]);
 		return;
 	}
@@ -245,7 +249,7 @@ sub acquire
 	return;
 }
 
-# Looks do not keep others from the lock, so their fences are not journalled
+# A lookup does not keep others from the lock, so its fence is not journalled
 sub retry
 {
 	my ($client) = @_;
@@ -287,7 +291,8 @@ sub hold
 		run($client, $call =~ s/_.*//r . '_lock', "SELECT leaselock.$call", @busy);
 		return;
 	}
-	# asked for again it writes nothing, and so keeps nobody from the lock: only a
+	# a repeated call writes nothing, and so keeps nobody from the lock: only a
+	# new grant is journalled
 	# new grant is journalled
 	my $out = run($client, 'try_lock',
 		"SELECT leaselock.try_lock('$lock', '$owner', '" . ms(100, 3000) . "')", '40P01', $client->{block} ? '55P03' : ());
@@ -326,7 +331,8 @@ sub wait_call
 	return;
 }
 
-# Outside a transaction a session has no lock of ours, whatever became of its call
+# Outside a transaction a session has no lock of the extension, whatever the
+# result of its call
 sub no_lock_left
 {
 	my ($client) = @_;
@@ -398,8 +404,7 @@ sub one_call
 	return any((\&acquire) x 6, (\&ticket_call) x 7, (\&hold) x 3, (\&write_row) x 4, \&retry, \&wait_call, \&operate, \&look, \&release_all)->($client);
 }
 
-# Writes under a lease that will have run out by the time of the COMMIT, and may
-# have been taken over
+# Writes under a lease that runs out before the COMMIT, and may be taken over
 sub write_late
 {
 	my ($client) = @_;
@@ -460,7 +465,7 @@ sub end_block
 	{
 		my $name = "$client->{name} " . ++$client->{prepared_count};
 
-		# without an answer it may be prepared
+		# without an answer the transaction may be prepared
 		push @{ $client->{prepared} }, $name;
 		$ended = run($client, 'prepare', "$end '$name'", @busy, 'LS001', '0A000', '40001');
 		sleep rand 0.1 if defined $ended && chance(0.5);
@@ -469,14 +474,15 @@ sub end_block
 	{
 		$ended = run($client, lc $end, $end, @busy, 'LS001');
 	}
-	# a command that was cancelled before it began has not ended it; 25P01: it had
+	# a ROLLBACK cancelled before it started leaves the block open; 25P01: the
+	# block had ended
 	$ended = run($client, 'rollback, again', 'ROLLBACK', '25P01')
 	  while !defined $ended && $client->{block} && $client->{last} ne '25P01';
 	$client->{block} = 0;
 	return;
 }
 
-# Ends what was prepared
+# Finishes the prepared transactions
 sub finish_prepared
 {
 	my ($client) = @_;
@@ -486,7 +492,7 @@ sub finish_prepared
 		my $end = any('COMMIT', 'COMMIT', 'ROLLBACK');
 		my $out;
 
-		# 42704: it was not prepared; 55000: its session is still at it
+		# 42704: it was not prepared; 55000: its session still works on it
 		foreach (1 .. 50)
 		{
 			$out = run($client, lc "$end prepared", "$end PREPARED '$name'", '42704', '55000');
@@ -522,7 +528,7 @@ sub work
 }
 
 # ---------------------------------------------------------------------
-# Those who disturb
+# The disturbing clients
 # ---------------------------------------------------------------------
 
 sub disturb
@@ -549,7 +555,8 @@ sub maintain
 	my $client = { name => 'maintenance', role => scalar getpwuid($>), level => '', drops => $drops };
 	my @tables = map { "leaselock.$_" } qw(locks locks tickets tickets tickets blockers scopes floor);
 	my @indexes = map { "leaselock.$_" } qw(locks_pkey tickets_request tickets_ticket tickets_place tickets_waiter blockers_owner);
-	# two holders of one lock would be seen here, as far as a look may be lucky
+	# two holders of one lock would be seen here, if the query comes at the
+	# right time
 	my $look = q{
 		WITH s AS MATERIALIZED (SELECT * FROM leaselock.lease_status),
 		t AS MATERIALIZED (SELECT * FROM leaselock.lease_tickets),
@@ -598,7 +605,7 @@ sub maintain
 			  if $kind =~ /extension/;
 			if ($kind =~ /concurrently/)
 			{
-				# what a cancelled one left
+				# the invalid index that a cancelled command left
 				run($client, 'set', q{RESET statement_timeout});
 				run($client, 'drop index', q{
 					SELECT format('DROP INDEX IF EXISTS %s', indexrelid::regclass)
@@ -611,7 +618,8 @@ sub maintain
 }
 
 # ---------------------------------------------------------------------
-# The attack: at first the extension stays, then it comes and goes
+# The attack: in the first phase the extension stays, in the second it is
+# dropped and created
 # ---------------------------------------------------------------------
 
 my (%count, @bad, @left);
@@ -631,7 +639,7 @@ sub attack
 			push @children, $pid;
 			next;
 		}
-		# the child must not run the node's destructor, nor any test
+		# the child must not run the node's destructor or any test
 		my $done = eval {
 			srand $seed * 100 + $phase * 10 + $n;
 			my ($client, $run) =
@@ -658,7 +666,7 @@ sub attack
 	{
 		my $log = slurp_file("$files/$phase.$n");
 
-		like($log, qr/^end$/m, "phase $phase: client $n comes to its end");
+		like($log, qr/^end$/m, "phase $phase: client $n finishes");
 		foreach my $line (split /\n/, $log)
 		{
 			my ($what, $kind, $state, $number) = split /\t/, $line, 4;
@@ -682,11 +690,11 @@ foreach my $kind (sort keys %count)
 }
 note "statements: $calls";
 
-is(scalar @bad, 0, 'no error but those that are expected')
+is(scalar @bad, 0, 'only expected errors occur')
   or diag "LEASELOCK_SEED=$seed\n" . join "\n", splice @bad, 0, 20;
-is_deeply(\@left, [], 'no session keeps a lock, and no two hold one');
+is_deeply(\@left, [], 'no session keeps a lock, and no lock has two holders');
 
-# it would prove nothing if those did not happen
+# the test proves nothing unless these happened
 foreach my $happened (
 	[ 'cancel', '00000' ], [ 'terminate', '00000' ], [ 'commit', '00000' ], [ 'commit', 'LS001' ], [ 'prepare', '00000' ],
 	[ 'reindex concurrently', '00000' ], [ 'vacuum full', '00000' ], [ 'drop and create extension', '00000' ],
@@ -694,11 +702,11 @@ foreach my $happened (
 	[ 'answers', 'acquire held' ], [ 'answers', 'acquire waiting' ], [ 'answers', 'acquire_wait held' ])
 {
 	my ($kind, $state) = @$happened;
-	cmp_ok($count{$kind}{$state} // 0, '>', 0, "there were: $kind, $state");
+	cmp_ok($count{$kind}{$state} // 0, '>', 0, "this happened: $kind, $state");
 }
 
 # ---------------------------------------------------------------------
-# What must hold now
+# Final checks
 # ---------------------------------------------------------------------
 
 sub value
@@ -707,56 +715,57 @@ sub value
 	return $node->safe_psql('postgres', $sql);
 }
 
-ok($node->poll_query_until('postgres', q{SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name ~ '^(worker|killer|maintenance)'}), 'everybody has gone');
+ok($node->poll_query_until('postgres', q{SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name ~ '^(worker|killer|maintenance)'}), 'all sessions have ended');
 value("COMMIT PREPARED '$_'") foreach split /\n/, value('SELECT gid FROM pg_prepared_xacts');
 value('CREATE EXTENSION IF NOT EXISTS leaselock');
 
-is(value(q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'}), '0', 'no lock is left, no sign of a waiter either');
+is(value(q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'}), '0', 'no advisory lock is left, so no mark of a waiter either');
 
-# a row counts where its transaction committed
+# a row counts if its transaction committed
 my $ordered = q{SELECT lock, fence, identity, kind, pg_xact_commit_timestamp(xmin) AS at FROM journal};
 my ($grants, $writes) = split /\|/, value(q{SELECT count(*) FILTER (WHERE kind = 'grant'), count(*) FILTER (WHERE kind = 'write') FROM journal});
 note("journal: $grants grants, $writes writes under a fence");
 cmp_ok($grants, '>', 5 * $seconds, 'grants were made');
-cmp_ok($writes, '>', 2 * $seconds, 'and rows written');
-is(value("SELECT count(*) FROM ($ordered) j WHERE at IS NULL"), '0', 'it is known when each was committed');
+cmp_ok($writes, '>', 2 * $seconds, 'rows were written');
+is(value("SELECT count(*) FROM ($ordered) j WHERE at IS NULL"), '0', 'every row has a commit time');
 is( value(qq{
 		SELECT string_agg(format('%s: %s of %s after %s, a %s', lock, fence, identity, before, kind), '; ') FROM (
 			SELECT *, max(fence) OVER (PARTITION BY lock ORDER BY at, fence ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
 			FROM ($ordered) j) s
 		WHERE before > fence}),
-	'', 'fences grow in the order of commits, and no stale write was committed');
+	'', 'fences grow in commit order, and no stale write was committed');
 is( value(q{
 		SELECT string_agg(format('%s: %s', lock, fence), '; ')
 		FROM (SELECT lock, fence FROM journal GROUP BY 1, 2 HAVING count(DISTINCT identity) > 1) s}),
-	'', 'each fence was one identity\'s');
+	'', 'each fence belongs to one identity');
 is( value(q{SELECT count(*) FROM (SELECT name FROM leaselock.lease_tickets WHERE state = 'held'
-		GROUP BY name HAVING count(DISTINCT (role, owner)) > 1) s}), '0', 'each lock has one holder at the most');
+		GROUP BY name HAVING count(DISTINCT (role, owner)) > 1) s}), '0', 'each lock has at most one holder');
 is(value(q{SELECT count(*) FROM (SELECT scope, name FROM leaselock.lease_status GROUP BY 1, 2 HAVING count(*) > 1) s}),
-	'0', 'and is shown once');
+	'0', 'lease_status shows each lock once');
 
-# whoever waits now has his turn, for all the others have fallen silent
+# a new waiter gets the lock, because all others have stopped polling
 foreach my $lock (@locks)
 {
-	like(value("CALL leaselock.lease_acquire_wait('$lock', 'the last', wait => '60 s')"), qr/\|held\|/, "$lock: the next waiter has its turn");
+	like(value("CALL leaselock.lease_acquire_wait('$lock', 'the last', wait => '60 s')"), qr/\|held\|/, "$lock: a new waiter gets the lock");
 	is( value("SELECT fence > coalesce((SELECT max(fence) FROM journal WHERE lock = '$lock'), 0) FROM leaselock.lease_peek('$lock')"),
-		't', "$lock: and a fence above all that were used");
+		't', "$lock: its fence is above all used ones");
 }
 my $later = q{SET leaselock.clock_offset = '10 min'; };
-is(value($later . q{SELECT count(*) FROM leaselock.lease_tickets}), '0', 'no ticket lasts for ever');
-is(value($later . q{SELECT count(*) FROM leaselock.lease_status WHERE NOT lapsed OR waiters > 0}), '0', 'nor does a hold');
-like(value($later . q{SELECT leaselock.lease_prune('0 s', 1000000)}), qr/^\d+$/, 'all of it is pruned');
-is(value($later . q{SELECT leaselock.lease_prune('0 s', 1000000)}), '0', 'by one call');
-is(value(q{SELECT (SELECT count(*) FROM leaselock.tickets), (SELECT count(*) FROM leaselock.locks)}), '0|0', 'and nothing is left');
-is(value(q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'}), '0', 'nor a lock');
+is(value($later . q{SELECT count(*) FROM leaselock.lease_tickets}), '0', 'no ticket lasts forever');
+is(value($later . q{SELECT count(*) FROM leaselock.lease_status WHERE NOT lapsed OR waiters > 0}), '0', 'no hold lasts forever');
+like(value($later . q{SELECT leaselock.lease_prune('0 s', 1000000)}), qr/^\d+$/, 'lease_prune removes them');
+is(value($later . q{SELECT leaselock.lease_prune('0 s', 1000000)}), '0', 'one call removes everything');
+is(value(q{SELECT (SELECT count(*) FROM leaselock.tickets), (SELECT count(*) FROM leaselock.locks)}), '0|0', 'no row is left');
+is(value(q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'}), '0', 'no advisory lock is left');
 
 value("DROP INDEX $_") foreach split /\n/, value(q{
 	SELECT indexrelid::regclass FROM pg_index JOIN pg_class c ON c.oid = indexrelid
 	WHERE relnamespace = 'leaselock'::regnamespace AND NOT indisvalid});
-is_deeply([ unsound($node) ], [], 'amcheck finds nothing');
+is_deeply([ unsound($node) ], [], 'amcheck finds no damage');
 
-# what REINDEX TABLE CONCURRENTLY says of an index that a cancelled one left is the
-# server's; so is what its parser says, with a position, of a function that is gone
+# two errors are the server's: REINDEX TABLE CONCURRENTLY on an index left by a
+# cancelled command, and the parser's error, with a position, for a function
+# that has been dropped
 is_deeply([ grep { !/cannot reindex invalid index|:  cache lookup failed for (?:function|type) \d+(?: at character \d+)?$|:  could not open relation with OID \d+$/ } internal_errors($node) ],
 	[], 'no internal error in the server log');
 is_deeply([ crashes($node) ], [], 'no crash');

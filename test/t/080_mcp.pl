@@ -1,5 +1,5 @@
 # "leaselock mcp": every message of both eras of the protocol, every tool and
-# every argument, and what is no message at all.
+# every argument, and invalid messages
 
 use strict;
 use warnings FATAL => 'all';
@@ -35,16 +35,16 @@ foreach (
 	[ 'an operand', [ 'mcp', 'x' ], qr/too many arguments: "x"/ ],
 	[ 'an operand after "--"', [ 'mcp', '--', 'x' ], qr/too many arguments: "x"/ ],
 	[ 'an option of another subcommand', [qw(mcp --json)], qr/mcp does not take --json/ ],
-	[ 'its option elsewhere', [qw(status --allow-break)], qr/status does not take --allow-break/ ],
-	[ 'no time to answer', [qw(mcp --answer-within 0)], qr/--answer-within .*0\.1 to .*"0"/ ],
-	[ 'a wrong time to keep', [qw(mcp --max-keep x)], qr/--max-keep .*"x"/ ],
-	[ 'a wrong scope', [ qw(mcp --scope), '' ], qr/--scope/ ])
+	[ 'its option with another subcommand', [qw(status --allow-break)], qr/status does not take --allow-break/ ],
+	[ 'a time to answer of zero', [qw(mcp --answer-within 0)], qr/--answer-within .*0\.1 to .*"0"/ ],
+	[ 'an invalid time to keep', [qw(mcp --max-keep x)], qr/--max-keep .*"x"/ ],
+	[ 'an invalid scope', [ qw(mcp --scope), '' ], qr/--scope/ ])
 {
 	my ($test, $arguments, $message) = @$_;
 	my ($rc, $out, $err) = cli(@$arguments);
 
 	is("$rc|$out", '3|', "usage: $test");
-	like($err, $message, "usage: $test: the message says what");
+	like($err, $message, "usage: $test: the message names the error");
 }
 
 # ---------------------------------------------------------------------
@@ -63,27 +63,27 @@ foreach ([ '2025-11-25', '2025-11-25' ], [ '2025-06-18', '2025-06-18' ],
 	is($answer->{result}{protocolVersion}, $given, "initialize: version \"$asked\"");
 }
 is_deeply([ sort keys %{ $answer->{result} } ],
-	[qw(capabilities instructions protocolVersion serverInfo)], 'initialize: what it answers');
-is_deeply($answer->{result}{capabilities}, { tools => {} }, 'initialize: tools, and nothing else');
-is($answer->{result}{serverInfo}{name}, 'leaselock', 'initialize: the name');
+	[qw(capabilities instructions protocolVersion serverInfo)], 'initialize: the fields of the answer');
+is_deeply($answer->{result}{capabilities}, { tools => {} }, 'initialize: offers only tools');
+is($answer->{result}{serverInfo}{name}, 'leaselock', 'initialize: the name of the server');
 like($answer->{result}{instructions}, qr/$_/, "instructions: $_")
   foreach 'read the state of the work again', 'heartbeat_lock_ticket', 'fence_assert',
   'expired', 'LS001', 'release_lock_ticket', 'request_id';
-cmp_ok(length $answer->{result}{instructions}, '<', 1500, 'instructions: few words');
-is(code_of(legacy($mcp, 'initialize', {})), -32602, 'initialize: without a version');
-is(code_of(legacy($mcp, 'initialize')), -32602, 'initialize: without anything');
+cmp_ok(length $answer->{result}{instructions}, '<', 1500, 'instructions: are short');
+is(code_of(legacy($mcp, 'initialize', {})), -32602, 'initialize: a version is required');
+is(code_of(legacy($mcp, 'initialize')), -32602, 'initialize: params are required');
 
 is_deeply(legacy($mcp, 'ping')->{result}, {}, 'ping');
 $answer = legacy($mcp, 'tools/list');
 is_deeply([ map { $_->{name} } @{ $answer->{result}{tools} } ], \@tools, 'tools/list');
-is_deeply([ keys %{ $answer->{result} } ], ['tools'], 'tools/list: and nothing of the other era');
-is(code_of(legacy($mcp, 'tools/list', { cursor => 'x' })), -32602, 'tools/list: there is one page');
+is_deeply([ keys %{ $answer->{result} } ], ['tools'], 'tools/list: has no fields of the other era');
+is(code_of(legacy($mcp, 'tools/list', { cursor => 'x' })), -32602, 'tools/list: has only one page');
 is(code_of(legacy($mcp, $_)), -32601, "$_ is not found")
   foreach qw(resources/list resources/templates/list prompts/list logging/setLevel completion/complete
   resources/subscribe tasks/list sampling/createMessage nonsense TOOLS/LIST), '', 'notifications/cancelled';
-is(code_of(legacy($mcp, 'server/discover')), -32602, 'server/discover is not of this era');
-is(end_mcp($mcp), 0, 'it ends with its input');
-is($mcp->{err}, '', 'and has said nothing');
+is(code_of(legacy($mcp, 'server/discover')), -32602, 'server/discover does not belong to this era');
+is(end_mcp($mcp), 0, 'the program ends with its input');
+is($mcp->{err}, '', 'nothing is printed on standard error');
 
 # ---------------------------------------------------------------------
 # The modern era
@@ -93,63 +93,63 @@ $mcp = start_mcp([ '-h', '/nonexistent' ]);
 my %meta = %$modern_meta;
 my ($version, $capabilities, $client) = map { "io.modelcontextprotocol/$_" } qw(protocolVersion clientCapabilities clientInfo);
 
-is(code_of(legacy($mcp, $_)), -32602, "$_ without _meta, and without initialize")
+is(code_of(legacy($mcp, $_)), -32602, "$_ needs _meta or initialize")
   foreach qw(server/discover tools/list tools/call);
-is_deeply(legacy($mcp, 'ping')->{result}, {}, 'ping may come first');
+is_deeply(legacy($mcp, 'ping')->{result}, {}, 'ping is answered before initialize');
 $answer = modern($mcp, 'server/discover')->{result};
 is_deeply([ sort keys %$answer ],
-	[qw(_meta cacheScope capabilities instructions resultType supportedVersions ttlMs)], 'server/discover: what it answers');
+	[qw(_meta cacheScope capabilities instructions resultType supportedVersions ttlMs)], 'server/discover: the fields of the answer');
 is($answer->{resultType}, 'complete', 'server/discover: resultType');
 is($answer->{supportedVersions}[0], '2026-07-28', 'server/discover: the version');
 is_deeply($answer->{_meta}{'io.modelcontextprotocol/serverInfo'}{name}, 'leaselock', 'server/discover: serverInfo');
-is("$answer->{cacheScope}|$answer->{ttlMs}", 'public|3600000', 'server/discover: may be kept');
+is("$answer->{cacheScope}|$answer->{ttlMs}", 'public|3600000', 'server/discover: can be cached');
 $answer = modern($mcp, 'tools/list')->{result};
 is_deeply([ map { $_->{name} } @{ $answer->{tools} } ], \@tools, 'tools/list');
-is("$answer->{resultType}|$answer->{cacheScope}|$answer->{ttlMs}", 'complete|public|3600000', 'tools/list: may be kept');
-is(code_of(modern($mcp, $_)), -32601, "$_ is no more")
+is("$answer->{resultType}|$answer->{cacheScope}|$answer->{ttlMs}", 'complete|public|3600000', 'tools/list: can be cached');
+is(code_of(modern($mcp, $_)), -32601, "$_ is not found in the modern era")
   foreach qw(ping initialize logging/setLevel resources/subscribe subscriptions/listen tasks/get nonsense);
 
 $answer = legacy($mcp, 'tools/list', { _meta => { %meta, $version => '1900-01-01' } })->{error};
-is($answer->{code}, -32022, 'a version that is not spoken');
-is("$answer->{data}{requested}|$answer->{data}{supported}[0]", '1900-01-01|2026-07-28', 'it tells which are');
+is($answer->{code}, -32022, 'an unsupported version is refused');
+is("$answer->{data}{requested}|$answer->{data}{supported}[0]", '1900-01-01|2026-07-28', 'the error lists the supported versions');
 is(code_of(legacy($mcp, 'tools/list', { _meta => { %meta, $version => '2025-11-25' } })),
 	-32022, 'a version of the other era needs its handshake');
-foreach ([ 'a version that is no string', { %meta, $version => 1 } ],
+foreach ([ 'a version that is not a string', { %meta, $version => 1 } ],
 	[ 'a version that is null', { %meta, $version => undef } ],
 	[ 'no capabilities', { $version => '2026-07-28' } ],
-	[ 'capabilities that are no object', { %meta, $capabilities => [] } ],
+	[ 'capabilities that are not an object', { %meta, $capabilities => [] } ],
 	[ 'no version', { $capabilities => {} } ])
 {
 	my ($test, $meta) = @$_;
 	is(code_of(legacy($mcp, 'tools/list', { _meta => $meta })), -32602, "_meta: $test");
 }
 is(code_of(legacy($mcp, 'tools/list', { _meta => { %meta, $client => 'x' } })),
-	'a result', '_meta: a client that does not say who it is');
-is(code_of(legacy($mcp, 'tools/list', { _meta => [] })), -32602, '_meta: no object');
+	'a result', '_meta: invalid clientInfo is accepted');
+is(code_of(legacy($mcp, 'tools/list', { _meta => [] })), -32602, '_meta: must be an object');
 
-# both on one process, a request as it says
+# one process serves both eras, as each request says
 initialize($mcp);
-is_deeply([ keys %{ legacy($mcp, 'tools/list')->{result} } ], ['tools'], 'both eras: a legacy request');
-is(modern($mcp, 'tools/list')->{result}{resultType}, 'complete', 'both eras: a modern request');
-is(end_mcp($mcp), 0, 'it ends with its input');
+is_deeply([ keys %{ legacy($mcp, 'tools/list')->{result} } ], ['tools'], 'both eras: a legacy request is answered');
+is(modern($mcp, 'tools/list')->{result}{resultType}, 'complete', 'both eras: a modern request is answered');
+is(end_mcp($mcp), 0, 'the program ends with its input');
 
 # ---------------------------------------------------------------------
-# What the tools say of themselves
+# Descriptions of the tools
 # ---------------------------------------------------------------------
 
 $mcp = initialize(start_mcp([qw(--allow-break --max-keep 120.5 --scope team)]));
 my $list = legacy($mcp, 'tools/list')->{result}{tools};
-is_deeply([ map { $_->{name} } @$list ], [ @tools, 'break_lock' ], '--allow-break: one tool more');
+is_deeply([ map { $_->{name} } @$list ], [ @tools, 'break_lock' ], '--allow-break: adds one tool');
 my %tool = map { $_->{name} => $_ } @$list;
 foreach my $tool (@$list)
 {
 	my $input = $tool->{inputSchema};
-	is($input->{type} . ($input->{additionalProperties} ? 'open' : ''), 'object', "$tool->{name}: a closed object");
+	is($input->{type} . ($input->{additionalProperties} ? 'open' : ''), 'object', "$tool->{name}: its input is a closed object");
 	ok(!(grep { !$_->{description} || !$_->{type} } values %{ $input->{properties} }),
 		"$tool->{name}: every argument is described");
-	ok(!(grep { !$input->{properties}{$_} } @{ $input->{required} }), "$tool->{name}: what is required is there");
+	ok(!(grep { !$input->{properties}{$_} } @{ $input->{required} }), "$tool->{name}: every required argument exists");
 	is($tool->{outputSchema}{type}, 'object', "$tool->{name}: its output is an object");
-	cmp_ok(length $tool->{description}, '<', 700, "$tool->{name}: few words");
+	cmp_ok(length $tool->{description}, '<', 700, "$tool->{name}: its description is short");
 }
 my $true = JSON::PP::true;
 my $false = JSON::PP::false;
@@ -162,8 +162,8 @@ is_deeply([ sort keys %{ $tool{acquire_lock}{inputSchema}{properties} } ],
 	'acquire_lock: its arguments');
 is_deeply($tool{acquire_lock}{outputSchema}{properties}{state}{enum},
 	[qw(held waiting contended deadlock released expired timed_out cancelled broken gone)], 'the ten states');
-is($tool{acquire_lock}{inputSchema}{properties}{keep_seconds}{maximum}, 120.5, '--max-keep is told');
-is($tool{$_}{inputSchema}{properties}{scope}{default}, 'team', "--scope is told: $_") foreach qw(acquire_lock break_lock);
+is($tool{acquire_lock}{inputSchema}{properties}{keep_seconds}{maximum}, 120.5, '--max-keep is in the schema');
+is($tool{$_}{inputSchema}{properties}{scope}{default}, 'team', "--scope is in the schema: $_") foreach qw(acquire_lock break_lock);
 
 # ---------------------------------------------------------------------
 # A database that is not ready
@@ -173,20 +173,20 @@ $error = tool_error($mcp, 'acquire_lock', { lock_name => 'n' });
 like($error, qr/schema "leaselock" does not exist \(3F000\).*CREATE EXTENSION leaselock/, 'no extension: the error says what to do');
 $node->safe_psql('postgres', 'CREATE EXTENSION leaselock');
 $ticket = tool($mcp, 'acquire_lock', { lock_name => 'n' });
-is("$ticket->{state}|$ticket->{scope}", 'held|team', 'and once it is there it works; --scope is the default');
+is("$ticket->{state}|$ticket->{scope}", 'held|team', 'it works once the extension exists; --scope is the default');
 is($node->safe_psql('postgres', q{SELECT application_name FROM pg_stat_activity WHERE query LIKE '%lease_acquire%' AND pid <> pg_backend_pid()}),
-	'leaselock mcp: test', 'the connection tells what it is, and for whom');
-is(end_mcp($mcp), 0, 'it ends with its input');
+	'leaselock mcp: test', 'the application name has the program and its client');
+is(end_mcp($mcp), 0, 'the program ends with its input');
 
 my $other = start_mcp([ '-d', 'nonexistent' ]);
 like(tool_error($other, 'lock_status', {}), qr/database "nonexistent" does not exist/, 'no database: an error of the tool');
 $error = tool_error($other, 'acquire_lock', { lock_name => 'n' });
-like($error, qr/database "nonexistent" does not exist/, 'no database: acquire_lock, too');
-unlike($error, qr/done nevertheless/, 'no database: nothing can have been done');
-is(end_mcp($other), 0, 'no database: no failure of the server');
+like($error, qr/database "nonexistent" does not exist/, 'no database: acquire_lock fails, too');
+unlike($error, qr/done nevertheless/, 'no database: the error says nothing of a possible effect');
+is(end_mcp($other), 0, 'no database: the program ends normally');
 $other = start_mcp([ '-d', 'host=/nonexistent connect_timeout=1' ]);
 like(tool_error($other, 'get_lock_ticket', { ticket => $unknown }), qr/No such file/, 'no server: an error of the tool');
-is(end_mcp($other), 0, 'no server: no failure of the program');
+is(end_mcp($other), 0, 'no server: the program ends normally');
 
 # ---------------------------------------------------------------------
 # A ticket's life
@@ -198,55 +198,55 @@ foreach my $era (qw(legacy modern))
 	initialize($mcp) if $era eq 'legacy';
 	$ticket = tool($mcp, 'acquire_lock', { lock_name => "nightly $era" });
 	is_deeply([ @$ticket{qw(state scope name depth remaining_ms next_call_ms)} ],
-		[ 'held', 'public', "nightly $era", 1, 60000, 20000 ], "$era: held, for 60 s unless asked for");
-	like($ticket->{request_id}, qr/^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/, "$era: the request is made and returned");
-	is($ticket->{owner}, "mcp:$ticket->{request_id}", "$era: the owner is made of the request");
-	like($ticket->{expires_at}, qr/^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00$/, "$era: times are those of RFC 3339");
-	is($ticket->{fence}, $node->safe_psql('postgres', "SELECT fence FROM leaselock.lease_get('$ticket->{ticket}')"), "$era: the fence, exactly");
+		[ 'held', 'public', "nightly $era", 1, 60000, 20000 ], "$era: held, for 60 s by default");
+	like($ticket->{request_id}, qr/^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/, "$era: a request id is generated and returned");
+	is($ticket->{owner}, "mcp:$ticket->{request_id}", "$era: the owner is derived from the request id");
+	like($ticket->{expires_at}, qr/^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00$/, "$era: times have the format of RFC 3339");
+	is($ticket->{fence}, $node->safe_psql('postgres', "SELECT fence FROM leaselock.lease_get('$ticket->{ticket}')"), "$era: the fence is exact");
 
 	$answer = tool($mcp, 'acquire_lock', { lock_name => "nightly $era" });
-	is("$answer->{state}|$answer->{holder}", "contended|$ticket->{owner}", "$era: another call is another party, and is not let in");
-	is($answer->{owner}, "mcp:$answer->{request_id}", "$era: a request that got nothing is returned, too");
+	is("$answer->{state}|$answer->{holder}", "contended|$ticket->{owner}", "$era: another call is another owner and gets contended");
+	is($answer->{owner}, "mcp:$answer->{request_id}", "$era: the request id of a contended call is returned, too");
 	$answer = tool($mcp, 'acquire_lock', { lock_name => "nightly $era", request_uuid => uc $ticket->{request_id} });
 	is("$answer->{ticket}|$answer->{depth}|$answer->{owner}", "$ticket->{ticket}|1|$ticket->{owner}",
-		"$era: a request made again finds its ticket, in capitals, too");
+		"$era: a repeated request finds its ticket, in upper case too");
 	like(tool_error($mcp, 'acquire_lock', { lock_name => "nightly $era", request_uuid => $ticket->{request_id}, owner => 'x' }),
-		qr/^request id belongs to another identity \(LS002\)\. Another .*\. Use a new .*\.$/, "$era: not for another owner; message, detail, hint");
+		qr/^request id belongs to another identity \(LS002\)\. Another .*\. Use a new .*\.$/, "$era: another owner gets an error with message, detail and hint");
 
 	is(tool($mcp, 'get_lock_ticket', { ticket => $ticket->{ticket} })->{state}, 'held', "$era: get_lock_ticket");
-	is(tool($mcp, 'get_lock_ticket', { ticket => uc $ticket->{ticket} })->{ticket}, $ticket->{ticket}, "$era: get_lock_ticket, in capitals");
+	is(tool($mcp, 'get_lock_ticket', { ticket => uc $ticket->{ticket} })->{ticket}, $ticket->{ticket}, "$era: get_lock_ticket with a uuid in upper case");
 	is(tool($mcp, 'heartbeat_lock_ticket', { ticket => $ticket->{ticket}, lease_seconds => 90 })->{remaining_ms}, 90000, "$era: heartbeat with a length");
-	is(tool($mcp, 'heartbeat_lock_ticket', { ticket => $ticket->{ticket} })->{remaining_ms}, 90000, "$era: heartbeat: the length last asked for");
+	is(tool($mcp, 'heartbeat_lock_ticket', { ticket => $ticket->{ticket} })->{remaining_ms}, 90000, "$era: heartbeat keeps the last requested length");
 	$answer = tool($mcp, 'lock_status', { lock_name => "nightly $era" });
 	is_deeply([ map { "$_->{name}|$_->{owner}|$_->{fence}" } @{ $answer->{locks} } ],
 		["nightly $era|$ticket->{owner}|$ticket->{fence}"], "$era: lock_status");
 	is(tool($mcp, 'release_lock_ticket', { ticket => $ticket->{ticket} })->{state}, 'released', "$era: release_lock_ticket");
-	is(tool($mcp, 'release_lock_ticket', { ticket => $ticket->{ticket} })->{state}, 'released', "$era: a second time");
-	is(tool($mcp, 'heartbeat_lock_ticket', { ticket => $ticket->{ticket} })->{state}, 'released', "$era: too late for a heartbeat");
-	is(tool($mcp, 'get_lock_ticket', { ticket => $unknown })->{state}, 'gone', "$era: an unknown ticket is gone, which is no error");
+	is(tool($mcp, 'release_lock_ticket', { ticket => $ticket->{ticket} })->{state}, 'released', "$era: release_lock_ticket can be repeated");
+	is(tool($mcp, 'heartbeat_lock_ticket', { ticket => $ticket->{ticket} })->{state}, 'released', "$era: a heartbeat of a released ticket returns released");
+	is(tool($mcp, 'get_lock_ticket', { ticket => $unknown })->{state}, 'gone', "$era: an unknown ticket is gone, without an error");
 	is_deeply(tool($mcp, 'lock_status', { lock_name => "nightly $era" }), { locks => [], more => $false }, "$era: lock_status of a free lock");
-	is(end_mcp($mcp), 0, "$era: it ends with its input");
+	is(end_mcp($mcp), 0, "$era: the program ends with its input");
 }
 
-# a retry comes to another process
+# a retry reaches another process
 $mcp = start_mcp([]);
 $ticket = tool($mcp, 'acquire_lock', { lock_name => 'retry' });
 is(end_mcp($mcp), 0, 'the process ends');
 $mcp = start_mcp([]);
 $answer = tool($mcp, 'acquire_lock', { lock_name => 'retry', request_uuid => $ticket->{request_id} });
-is("$answer->{ticket}|$answer->{state}", "$ticket->{ticket}|held", 'a request made again finds its ticket from any process');
+is("$answer->{ticket}|$answer->{state}", "$ticket->{ticket}|held", 'a repeated request finds its ticket from any process');
 
-# an owner is one party wherever it is named
+# the same owner label is the same owner in every call
 $ticket = tool($mcp, 'acquire_lock', { lock_name => 'owned', owner => 'me', scope => 'team', lease_seconds => 7.5 });
-is("$ticket->{owner}|$ticket->{scope}|$ticket->{remaining_ms}", 'me|team|7500', 'owner, scope and a lease with decimals');
+is("$ticket->{owner}|$ticket->{scope}|$ticket->{remaining_ms}", 'me|team|7500', 'owner, scope and a fractional lease are taken');
 $answer = tool($mcp, 'acquire_lock', { lock_name => 'owned', owner => 'me', repo => 'team' });
-is("$answer->{state}|$answer->{depth}|$answer->{fence}", "held|2|$ticket->{fence}", 'one owner is one party; repo is scope');
+is("$answer->{state}|$answer->{depth}|$answer->{fence}", "held|2|$ticket->{fence}", 'the same owner shares the grant; repo means scope');
 
-# a note is shown, and one that is empty is none
+# a note is shown; an empty note is no note
 $ticket = tool($mcp, 'acquire_lock', { lock_name => 'noted', note => "see \x{20AC} #5" });
 is($ticket->{note}, "see \x{20AC} #5", 'a note is kept with the ticket');
-is(tool($mcp, 'lock_status', { lock_name => 'noted' })->{locks}[0]{note}, "see \x{20AC} #5", 'and shown with the lock');
-is(tool($mcp, 'acquire_lock', { lock_name => 'noted', owner => $ticket->{owner}, note => '' })->{note}, undef, 'an empty one is none');
+is(tool($mcp, 'lock_status', { lock_name => 'noted' })->{locks}[0]{note}, "see \x{20AC} #5", 'the note is shown with the lock');
+is(tool($mcp, 'acquire_lock', { lock_name => 'noted', owner => $ticket->{owner}, note => '' })->{note}, undef, 'an empty note is no note');
 
 # ---------------------------------------------------------------------
 # Arguments
@@ -295,14 +295,14 @@ foreach (
 	like($error, $message, "arguments: $message");
 }
 $count{after} = $node->safe_psql('postgres', 'SELECT count(*) FROM leaselock.lease_tickets');
-is($count{after}, $count{before}, 'arguments: nothing of that has acquired anything');
+is($count{after}, $count{before}, 'arguments: none of these calls has acquired a lock');
 
 is(code_of(modern($mcp, 'tools/call', $_->[1])), -32602, "tools/call: $_->[0]")
-  foreach [ 'no name', {} ], [ 'a name that is no string', { name => 5 } ],
+  foreach [ 'no name', {} ], [ 'a name that is not a string', { name => 5 } ],
   [ 'an unknown tool', { name => 'take_lock' } ], [ 'a tool that is not offered', { name => 'break_lock' } ],
   [ 'arguments that are a list', { name => 'lock_status', arguments => [] } ],
   [ 'arguments that are null', { name => 'lock_status', arguments => undef } ],
-  [ 'a token that is none', { name => 'lock_status', _meta => { %meta, progressToken => 1.5 } } ];
+  [ 'an invalid token', { name => 'lock_status', _meta => { %meta, progressToken => 1.5 } } ];
 like(modern($mcp, 'tools/call', { name => "take\n_lock" })->{error}{message}, qr/^Unknown tool: take\?_lock$/, 'tools/call: the unknown tool is named');
 is(code_of(modern($mcp, 'tools/call', { name => 'lock_status' })), 'a result', 'tools/call: arguments may be left out');
 
@@ -312,25 +312,25 @@ is(code_of(modern($mcp, 'tools/call', { name => 'lock_status' })), 'a result', '
 
 my $name = "\x{20AC} \"quoted\" \\ \x{1F512} \x{2028} \x{85} a\x{301}";
 $ticket = tool($mcp, 'acquire_lock', { lock_name => $name, owner => "\x{FC}" });
-is("$ticket->{state}|$ticket->{name}|$ticket->{owner}", "held|$name|\x{FC}", 'names of all kinds come back as they were');
-is(tool($mcp, 'lock_status', { lock_name => $name })->{locks}[0]{name}, $name, 'and are found');
-is(tool($mcp, 'release_lock_ticket', { ticket => $ticket->{ticket} })->{state}, 'released', 'and released');
-is(end_mcp($mcp), 0, 'text of all kinds');
+is("$ticket->{state}|$ticket->{name}|$ticket->{owner}", "held|$name|\x{FC}", 'unusual names are returned unchanged');
+is(tool($mcp, 'lock_status', { lock_name => $name })->{locks}[0]{name}, $name, 'unusual names are found');
+is(tool($mcp, 'release_lock_ticket', { ticket => $ticket->{ticket} })->{state}, 'released', 'unusual names are released');
+is(end_mcp($mcp), 0, 'unusual names: the program ends normally');
 {
 	local $ENV{PGCLIENTENCODING} = 'LATIN1';
 	$mcp = start_mcp([ '-d', 'client_encoding=LATIN1' ]);
-	is(tool($mcp, 'acquire_lock', { lock_name => $name })->{name}, $name, 'the encoding of the environment does not count');
-	is(end_mcp($mcp), 0, 'another encoding');
+	is(tool($mcp, 'acquire_lock', { lock_name => $name })->{name}, $name, "the environment's encoding has no effect");
+	is(end_mcp($mcp), 0, 'another encoding: the program ends normally');
 }
 
-# names that are no UTF-8, where the database's encoding lets them
+# names that are not UTF-8, in a database whose encoding allows them
 $node->safe_psql('postgres', q{CREATE DATABASE bytes ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0});
 $node->safe_psql('bytes', 'CREATE EXTENSION leaselock');
 $node->safe_psql('bytes', q{SELECT leaselock.lease_acquire(E'\xFF\x9B', 'o'), leaselock.lease_acquire('good', E'\x80')});
 $mcp = start_mcp([ '-d', 'bytes' ]);
-like(tool_error($mcp, 'lock_status', {}), qr/\(22021\)/, 'bytes that are no text cannot be told, and the error says so');
-is(tool($mcp, 'acquire_lock', { lock_name => $name })->{name}, $name, 'other names can');
-is(end_mcp($mcp), 0, 'bytes that are no text');
+like(tool_error($mcp, 'lock_status', {}), qr/\(22021\)/, 'names that are not UTF-8 cannot be shown: an error');
+is(tool($mcp, 'acquire_lock', { lock_name => $name })->{name}, $name, 'other names can be acquired there');
+is(end_mcp($mcp), 0, 'names that are not UTF-8: the program ends normally');
 
 # ---------------------------------------------------------------------
 # lock_status and break_lock
@@ -339,29 +339,29 @@ is(end_mcp($mcp), 0, 'bytes that are no text');
 $node->safe_psql('postgres', q{SELECT leaselock.lease_acquire('s' || lpad(i::text, 3, '0'), 'o', scope => 'many') FROM generate_series(1, 150) i});
 $mcp = start_mcp(['--allow-break']);
 $answer = tool($mcp, 'lock_status', { scope => 'many' });
-is(scalar @{ $answer->{locks} } . "|$answer->{more}", '100|1', 'lock_status: a hundred, and there are more');
+is(scalar @{ $answer->{locks} } . "|$answer->{more}", '100|1', 'lock_status: shows a hundred and says that there are more');
 $answer = tool($mcp, 'lock_status', { scope => 'many', limit => 150 });
-is(scalar @{ $answer->{locks} } . "|$answer->{more}|$answer->{locks}[149]{name}", '150|0|s150', 'lock_status: all of them');
+is(scalar @{ $answer->{locks} } . "|$answer->{more}|$answer->{locks}[149]{name}", '150|0|s150', 'lock_status: shows all with a higher limit');
 $answer = tool($mcp, 'lock_status', { limit => 1000 });
 ok((grep { $_->{scope} eq 'team' } @{ $answer->{locks} }) && (grep { $_->{scope} eq 'many' } @{ $answer->{locks} }),
-	'lock_status: of all scopes unless one is given');
-is(scalar @{ tool($mcp, 'lock_status', { scope => 'many', lock_name => 's007' })->{locks} }, 1, 'lock_status: one of a scope');
+	'lock_status: covers all scopes by default');
+is(scalar @{ tool($mcp, 'lock_status', { scope => 'many', lock_name => 's007' })->{locks} }, 1, 'lock_status: shows one lock of a scope');
 
 my $fence = $answer->{locks}[0]{fence};
 my %lock = map { $_ => $answer->{locks}[0]{$_} } qw(name scope);
 foreach ({}, { fence => 0 }, { fence => -5 }, { fence => 1.5 }, { fence => "$fence" }, { fence => undef })
 {
 	like(tool_error($mcp, 'break_lock', { lock_name => $lock{name}, scope => $lock{scope}, %$_ }),
-		qr/fence/, 'break_lock: no fence, or none that could be');
+		qr/fence/, 'break_lock: a missing or invalid fence is an error');
 }
-is_deeply(tool($mcp, 'break_lock', { lock_name => $lock{name}, scope => $lock{scope}, fence => $fence + 1 }), { broken => $false }, 'break_lock: another fence');
-is_deeply(tool($mcp, 'break_lock', { lock_name => $lock{name}, scope => $lock{scope}, fence => $fence }), { broken => $true }, 'break_lock: the grant is ended');
-is_deeply(tool($mcp, 'break_lock', { lock_name => $lock{name}, scope => $lock{scope}, fence => $fence }), { broken => $false }, 'break_lock: once');
-is_deeply(tool($mcp, 'break_lock', { lock_name => 'none', fence => 9223372036854775807 }), { broken => $false }, 'break_lock: the greatest fence');
-is(end_mcp($mcp), 0, 'break_lock');
+is_deeply(tool($mcp, 'break_lock', { lock_name => $lock{name}, scope => $lock{scope}, fence => $fence + 1 }), { broken => $false }, 'break_lock: another fence breaks nothing');
+is_deeply(tool($mcp, 'break_lock', { lock_name => $lock{name}, scope => $lock{scope}, fence => $fence }), { broken => $true }, 'break_lock: the fence of the grant ends it');
+is_deeply(tool($mcp, 'break_lock', { lock_name => $lock{name}, scope => $lock{scope}, fence => $fence }), { broken => $false }, 'break_lock: only once');
+is_deeply(tool($mcp, 'break_lock', { lock_name => 'none', fence => 9223372036854775807 }), { broken => $false }, 'break_lock: accepts the greatest fence');
+is(end_mcp($mcp), 0, 'break_lock: the program ends normally');
 
 # ---------------------------------------------------------------------
-# A role of its own and a registered scope
+# A role for agents and a registered scope
 # ---------------------------------------------------------------------
 
 $node->safe_psql('postgres', q{
@@ -371,13 +371,13 @@ $node->safe_psql('postgres', q{
 	SELECT leaselock.lease_acquire('hidden', 'o', scope => 'secret')});
 $mcp = start_mcp([qw(-U agents --scope agents --allow-break)]);
 $ticket = tool($mcp, 'acquire_lock', { lock_name => 'n' });
-is("$ticket->{state}|$ticket->{scope}", 'held|agents', 'agents: their scope');
-is(scalar(grep { $_->{scope} eq 'secret' } @{ tool($mcp, 'lock_status', {})->{locks} }), 0, 'agents: see no other one that is registered');
-like(tool_error($mcp, 'acquire_lock', { lock_name => 'n', scope => 'secret' }), qr/\(42501\)/, 'agents: may not use it');
-like(tool_error($mcp, 'break_lock', { lock_name => 'n', fence => $ticket->{fence} }), qr/\(42501\)/, 'agents: the tool alone does not let them break');
+is("$ticket->{state}|$ticket->{scope}", 'held|agents', 'agents: acquire in their scope');
+is(scalar(grep { $_->{scope} eq 'secret' } @{ tool($mcp, 'lock_status', {})->{locks} }), 0, 'agents: do not see another registered scope');
+like(tool_error($mcp, 'acquire_lock', { lock_name => 'n', scope => 'secret' }), qr/\(42501\)/, 'agents: may not use that scope');
+like(tool_error($mcp, 'break_lock', { lock_name => 'n', fence => $ticket->{fence} }), qr/\(42501\)/, 'agents: --allow-break does not give them the privilege');
 is(end_mcp($mcp), 0, 'agents');
 
 is_deeply([ internal_errors($node) ], [], 'no internal errors');
-is_deeply([ crashes($node) ], [], 'nobody crashed');
+is_deeply([ crashes($node) ], [], 'no server process crashed');
 $node->stop;
 done_testing();

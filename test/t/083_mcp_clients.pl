@@ -1,7 +1,8 @@
-# "leaselock mcp" with clients that others have written: two SDKs in every era and
-# way, and, where LEASELOCK_MCP_TOOLS=1 had them installed, the command line of the
-# inspector and the conformance suite.  Their versions are those of package.json in
-# test/mcp and test/mcp/tools; by hand, "npm ci" and "npm install" there.
+# "leaselock mcp" with clients from others: two SDKs in every era and mode and,
+# where LEASELOCK_MCP_TOOLS=1 installed them, the command line of the inspector
+# and the conformance suite.  package.json in test/mcp and test/mcp/tools sets
+# their versions; to install them by hand, run "npm ci" and "npm install"
+# there.
 #
 # Native only: npm is not in the trees of the other majors
 
@@ -20,7 +21,7 @@ use Test::More;
 
 need_mcp();
 my $mcp = "$FindBin::RealBin/../mcp";
-plan skip_all => 'THE CLIENTS OF OTHERS ARE NOT THERE: node and the packages of test/mcp'
+plan skip_all => 'THE CLIENTS ARE NOT INSTALLED: node and the packages of test/mcp'
   if !-d "$mcp/node_modules" || !grep { -x "$_/node" } split /:/, $ENV{PATH};
 
 my $node = new_node('mcp_clients');
@@ -38,7 +39,7 @@ sub run_it
 	return ($? >> 8, $out, $err);
 }
 
-# each prints TAP, which is told once more
+# each program prints TAP, which is reported again here
 foreach ([ 'sdk.mjs', 25 ], [ 'client.mjs', 88 ])
 {
 	my ($program, $least) = @$_;
@@ -46,28 +47,28 @@ foreach ([ 'sdk.mjs', 25 ], [ 'client.mjs', 88 ])
 	my @checks = $out =~ /^((?:not )?ok \d+ - .*)$/mg;
 
 	ok(/^ok/, s/^(not )?ok \d+ - //r) foreach @checks;
-	is($rc, 0, "$program: success");
-	cmp_ok(scalar @checks, '>=', $least, "$program: all of it");
+	is($rc, 0, "$program: succeeds");
+	cmp_ok(scalar @checks, '>=', $least, "$program: all checks have run");
 	diag($out, $err) if $rc;
 }
 
 SKIP:
 {
-	skip 'THE INSPECTOR AND THE CONFORMANCE SUITE ARE NOT THERE: LEASELOCK_MCP_TOOLS=1 installs them', 1
+	skip 'THE INSPECTOR AND THE CONFORMANCE SUITE ARE NOT INSTALLED: set LEASELOCK_MCP_TOOLS=1', 1
 	  if !-d "$mcp/tools/node_modules";
 	local $ENV{PATH} = "$mcp/tools/node_modules/.bin:$ENV{PATH}";
 	my ($rc, $out, $err);
 
 	my @inspector = (qw(mcp-inspector --cli), (map { ('-e', "$_=$connection{$_}") } sort keys %connection), qw(leaselock mcp));
 	($rc, $out, $err) = run_it(@inspector, qw(--method tools/list --strict));
-	is($rc, 0, 'inspector: the tools are sound');
-	is(scalar @{ decode_json($out)->{tools} }, 5, 'inspector: five tools');
+	is($rc, 0, 'inspector: the tools are valid');
+	is(scalar @{ decode_json($out)->{tools} }, 5, 'inspector: finds five tools');
 	unlike($err, qr/Warning|[1-9]\d* warnings/, 'inspector: no warnings');
 	($rc, $out, $err) = run_it(@inspector, qw(--method tools/call --tool-name acquire_lock --tool-arg lock_name=inspected));
-	is("$rc|" . decode_json($out)->{structuredContent}{state}, '0|held', 'inspector: a call');
+	is("$rc|" . decode_json($out)->{structuredContent}{state}, '0|held', 'inspector: a call succeeds');
 
-	# What fails wants tools that only a server made for the suite has, methods that a
-	# lock server has no use for, or what is HTTP's.
+	# The failing checks need tools that only a server made for the suite has,
+	# methods that are of no use in a lock server, or features of HTTP.
 	my %not_ours = map { $_ => 1 } qw(
 	  sep-2575-http-server-header-mismatch-400 sep-2575-server-rejects-undeclared-capability
 	  sep-2575-missing-capability-http-400 sep-2575-http-server-no-independent-requests-on-stream
@@ -90,11 +91,11 @@ SKIP:
 		my @failed = map { "$_->{id}: " . ($_->{errorMessage} // '') }
 		  grep { $_->{status} !~ /^(SUCCESS|SKIPPED|INFO)$/ && !$not_ours{ $_->{id} } } @checks;
 		is_deeply(\@failed, [], "conformance, $version: $scenario");
-		cmp_ok(scalar(grep { $_->{status} eq 'SUCCESS' } @checks), '>=', 2, "conformance, $version: $scenario was tried");
+		cmp_ok(scalar(grep { $_->{status} eq 'SUCCESS' } @checks), '>=', 2, "conformance, $version: $scenario has run");
 	}
 }
 
 is_deeply([ internal_errors($node) ], [], 'no internal errors');
-is_deeply([ crashes($node) ], [], 'nobody crashed');
+is_deeply([ crashes($node) ], [], 'no server process crashed');
 $node->stop;
 done_testing();

@@ -1,5 +1,5 @@
-# What the tests of the program leaselock share: running it against a server, to
-# its end or in the background.
+# Shared by the tests of the program leaselock: running it against a server, to
+# its end or in the background
 
 package CliTest;
 
@@ -19,8 +19,8 @@ our @EXPORT = qw(
   spawn_cli reap_cli run_many control_characters
 );
 
-# What was started with nohup, or in the background of a shell, ignores these, and
-# so would the program, which must not be told by that.
+# A process started with nohup or in the background of a shell ignores these
+# signals.  The program would inherit that, so reset them.
 foreach my $signal (qw(HUP INT QUIT))
 {
 	$SIG{$signal} = 'DEFAULT' if ($SIG{$signal} // '') eq 'IGNORE';
@@ -28,16 +28,16 @@ foreach my $signal (qw(HUP INT QUIT))
 
 my %connection;
 
-# need_program(): skips the test where the program was not built
+# need_program(): skips the test if the program was not built
 sub need_program
 {
 	return if grep { -x "$_/leaselock" } split /:/, $ENV{PATH};
 	die 'the program leaselock is not built' if ($ENV{CI} // '') eq 'true';
-	plan skip_all => 'THE PROGRAM leaselock IS NOT BUILT: libpq-fe.h was not there';
+	plan skip_all => 'THE PROGRAM leaselock IS NOT BUILT: libpq-fe.h is missing';
 	return;
 }
 
-# use_server(NODE): where the functions below connect to
+# use_server(NODE): the server for the functions below
 sub use_server
 {
 	my ($node) = @_;
@@ -46,7 +46,7 @@ sub use_server
 	return;
 }
 
-# cli(ARGUMENTS): exit status, output and errors
+# cli(ARGUMENTS): returns exit status, output and errors
 sub cli
 {
 	my (@arguments) = @_;
@@ -59,7 +59,8 @@ sub cli
 	return ($? & 127 ? -($? & 127) : $? >> 8, $out, $err);
 }
 
-# cli_json(ARGUMENTS): exit status, and the object of the one line of output
+# cli_json(ARGUMENTS): returns exit status and the object in the one line of
+# output
 sub cli_json
 {
 	my ($rc, $out) = cli('--json', @_);
@@ -69,14 +70,16 @@ sub cli_json
 	return ($rc, JSON::PP->new->utf8->decode($lines[0]));
 }
 
-# start_cli(ARGUMENTS): the program in the background: { run, out, err, pid }
+# start_cli(ARGUMENTS): starts the program in the background; returns { run,
+# out, err, pid }
 sub start_cli
 {
 	my (@arguments) = @_;
 	my $client = { in => '', out => '', err => '' };
 	local %ENV = (%ENV, %connection);
 
-	# what a test may be started with; the program leaves alone what is ignored
+	# the test may have been started with these ignored; the program keeps
+	# ignored signals ignored
 	local $SIG{$_} = 'DEFAULT' foreach qw(INT HUP QUIT USR1 USR2);
 	$client->{run} = IPC::Run::start([ 'leaselock', @arguments ],
 		'<', \$client->{in}, '>', \$client->{out}, '2>', \$client->{err},
@@ -85,7 +88,8 @@ sub start_cli
 	return $client;
 }
 
-# finish(CLIENT): its exit status; minus the signal's number if one ended it
+# finish(CLIENT): returns its exit status, or minus the number of the signal
+# that ended it
 sub finish
 {
 	my ($client) = @_;
@@ -96,16 +100,17 @@ sub finish
 }
 
 # ---------------------------------------------------------------------
-# Many of them, and with files of ours as their output
+# Many programs at once, with files as their output
 # ---------------------------------------------------------------------
 
 my $files = 0;
 my $directory;
 
-# spawn_cli(ARGUMENTS, OPTIONS): the program in the background, its output in
-# files; with fork and exec alone, so that hundreds are no matter.  OPTIONS: "in",
-# "out" and "err", paths or open handles; "closed", descriptors that are closed;
-# "close", handles of the test's; "dir", where it runs; "program", what runs.
+# spawn_cli(ARGUMENTS, OPTIONS): starts the program in the background with its
+# output in files.  It uses only fork and exec, so that hundreds can run.
+# OPTIONS: "in", "out" and "err", paths or open handles; "closed", descriptors
+# to close; "close", handles of the test to close; "dir", its working
+# directory; "program", the program to run.
 sub spawn_cli
 {
 	my ($arguments, %options) = @_;
@@ -116,7 +121,7 @@ sub spawn_cli
 	{
 		$client{$stream} = $options{$stream} // "$directory/" . $files++;
 	}
-	# emptied here, so that it is there for whoever looks
+	# emptied here, so that the files exist for any reader
 	foreach my $path (grep { !ref } @client{qw(out err)})
 	{
 		open my $file, '>>', $path or die "$path: $!";
@@ -129,7 +134,7 @@ sub spawn_cli
 	POSIX::_exit(255);
 }
 
-# become_cli(): in the new process
+# become_cli(): runs in the new process
 sub become_cli
 {
 	my ($arguments, $client, %options) = @_;
@@ -156,8 +161,9 @@ sub become_cli
 	return;
 }
 
-# has_ended(CLIENT): if so, fills in "rc", as finish(), "out" and "err".  One that
-# takes much too long is killed, and its "rc" is "hangs".
+# has_ended(CLIENT): whether it has ended; if so, sets "rc", as finish() does,
+# "out" and "err". A program that takes much too long is killed, and its "rc"
+# is "hangs".
 sub has_ended
 {
 	my ($client) = @_;
@@ -188,8 +194,8 @@ sub reap_cli
 	return $client;
 }
 
-# run_many(COUNT, CASES): so many at once, each case a list for spawn_cli();
-# returns their clients in that order
+# run_many(COUNT, CASES): runs COUNT at a time, each case a list for
+# spawn_cli(); returns the clients in the order of the cases
 sub run_many
 {
 	my ($count, @cases) = @_;
@@ -209,8 +215,8 @@ sub run_many
 	return @clients;
 }
 
-# wait_until(SUB): until it returns something true, which is returned; false if
-# that takes too long
+# wait_until(SUB): waits until SUB returns something true, and returns that;
+# false after a time-out
 sub wait_until
 {
 	my ($condition) = @_;
@@ -224,8 +230,8 @@ sub wait_until
 	return 0;
 }
 
-# control_characters(BYTES): those of C0 but for the newline, DEL and C1, as UTF-8
-# or as bytes that are no part of it
+# control_characters(BYTES): the control characters of C0 except newline, DEL,
+# and C1, as UTF-8 or as bytes that do not belong to it
 sub control_characters
 {
 	my ($bytes) = @_;

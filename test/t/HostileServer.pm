@@ -1,5 +1,5 @@
-# A server that need not be one: speaks as much of the protocol, version 3, as a
-# test wants, well or badly.
+# A fake server: speaks as much of version 3 of the protocol as a test needs,
+# correctly or not
 
 package HostileServer;
 
@@ -16,8 +16,8 @@ our @EXPORT = qw(
   $evil @ticket_columns @status_columns @queue_columns @event_columns @break_columns
 );
 
-# What a terminal would obey: C0, DEL, C1 as UTF-8 and as bytes, and C1 in a form
-# that is longer than it need be
+# Control characters for a terminal: C0, DEL, C1 as UTF-8 and as bytes, and C1
+# in an overlong form
 our $evil = "\e[2J\e]0;pwned\a\x9B2J\xC2\x9B31m\x7F\x08\r\t\xC1\x9B\xE0\x82\x9B\xC3\xA4\xFF";
 
 our @ticket_columns = qw(state ticket scope name owner fence depth position expires_at
@@ -33,7 +33,7 @@ our @break_columns = qw(broken json);
 
 sub message { my ($type, $body) = @_; return $type . pack('N', 4 + length $body) . $body }
 
-# fields of an error or a notice, by their letters
+# fields of an error or a notice, keyed by their letters
 sub fields
 {
 	my (%field) = @_;
@@ -64,7 +64,7 @@ sub row
 		map { defined $_ ? pack('N/a*', $_) : pack('N', 2**32 - 1) } @_);
 }
 
-# what comes before the first question, one message an element
+# the messages before the first query, one per element
 sub greeting
 {
 	return (message('R', pack 'N', 0), message('S', "client_encoding\0UTF8\0"),
@@ -72,7 +72,7 @@ sub greeting
 		message('Z', 'I'));
 }
 
-# an answer of these rows, one message an element
+# an answer with these rows, one message per element
 sub answer
 {
 	my ($columns, @rows) = @_;
@@ -80,7 +80,7 @@ sub answer
 		message('C', 'SELECT ' . @rows . "\0"), message('Z', 'I'));
 }
 
-# what belongs to a ticket, with some of it changed
+# the values of a ticket, some of them changed
 sub ticket_row
 {
 	my (%change) = @_;
@@ -134,7 +134,7 @@ my $owner = $$;
 END
 {
 	local $?;
-	# each of them with those that it has started
+	# each process with all processes below it
 	if ($$ == $owner)
 	{
 		kill 'KILL', map { -$_ } @servers;
@@ -167,14 +167,15 @@ sub send_all
 	return;
 }
 
-# One connection: PLAY tells by the name of the database what is sent first, and by
-# each question and its number what is sent then, [BYTES, END].  END "close" closes the
-# connection after that, "silent" says nothing more, anything else goes on.
+# One connection.  PLAY is called with the name of the database and returns
+# what to send first; then, for each query and its number, what to send and how
+# to go on: [BYTES, END].  END "close" closes the connection afterwards,
+# "silent" sends nothing more, anything else continues.
 sub serve
 {
 	my ($socket, $play) = @_;
 	my $startup = receive($socket, unpack('N', receive($socket, 4)) - 4);
-	# the request to cancel a question
+	# the request to cancel a query
 	POSIX::_exit(0) if unpack('N', $startup) == 80877102;
 	my %parameter = split /\0/, substr($startup, 4), -1;
 	my ($bytes, $end) = @{ $play->($parameter{database}) };
@@ -197,7 +198,7 @@ sub serve
 	}
 }
 
-# start_hostile(DIRECTORY, PLAY): listens there until the test ends
+# start_hostile(DIRECTORY, PLAY): listens in DIRECTORY until the test ends
 sub start_hostile
 {
 	my ($directory, $play) = @_;
@@ -220,7 +221,7 @@ sub start_hostile
 			POSIX::_exit(1);
 		}
 	}
-	# both do it, so that it is done whoever runs first
+	# both processes do this, so that it is done whichever runs first
 	setpgrp $server, $server;
 	push @servers, $server;
 	close $listener;

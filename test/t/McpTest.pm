@@ -1,5 +1,5 @@
-# What the tests of "leaselock mcp" share: a client that writes lines and reads
-# lines, and takes nothing for granted.
+# Shared by the tests of "leaselock mcp": a client that writes and reads lines
+# and checks everything that it reads
 
 package McpTest;
 
@@ -32,7 +32,7 @@ my $json = JSON::PP->new->utf8->canonical->allow_nonref;
 my $timeout = $PostgreSQL::Test::Utils::timeout_default;
 my $last_id = 0;
 
-# need_mcp(): skips the test where the program was built without it
+# need_mcp(): skips the test if the program was built without it
 sub need_mcp
 {
 	my (undef, undef, $err);
@@ -41,16 +41,16 @@ sub need_mcp
 	(undef, undef, $err) = cli('mcp');
 	return if $err !~ /not available in this build/;
 	die $err if ($ENV{CI} // '') eq 'true';
-	plan skip_all => "LEASELOCK MCP IS NOT BUILT IN: jansson.h was not there";
+	plan skip_all => "LEASELOCK MCP IS NOT BUILT IN: jansson.h is missing";
 	return;
 }
 
-# start_mcp(ARGUMENTS, OPTIONS): a server; OPTIONS as for spawn_cli()
+# start_mcp(ARGUMENTS, OPTIONS): starts the program; OPTIONS as for spawn_cli()
 sub start_mcp
 {
 	my ($arguments, %options) = @_;
 
-	# that of the test's own connections
+	# the application name of the test's own connections
 	delete local $ENV{PGAPPNAME};
 	pipe my $in, my $to or die "no pipe: $!";
 	pipe my $from, my $out or die "no pipe: $!";
@@ -62,7 +62,7 @@ sub start_mcp
 	return { %$mcp, to => $to, from => $from, buffer => '', stash => [], legacy => 0 };
 }
 
-# write_text(MCP, TEXT): bytes, as they are
+# write_text(MCP, TEXT): writes bytes unchanged
 sub write_text
 {
 	my ($mcp, $text) = @_;
@@ -79,7 +79,7 @@ sub write_text
 
 sub write_message { my ($mcp, $message) = @_; return write_text($mcp, $json->encode($message) . "\n") }
 
-# read_line(MCP): the next line; undef at the end of the output
+# read_line(MCP): returns the next line; undef at the end of the output
 sub read_line
 {
 	my ($mcp) = @_;
@@ -96,7 +96,8 @@ sub read_line
 	return $1;
 }
 
-# read_message(MCP): one message; what is no JSON-RPC, or not ASCII, ends the test
+# read_message(MCP): returns one message; a line that is not JSON-RPC, or not
+# ASCII, ends the test
 sub read_message
 {
 	my ($mcp) = @_;
@@ -109,7 +110,7 @@ sub read_message
 	return $message;
 }
 
-# request(MCP, METHOD, PARAMS, ID): writes one, returns its id
+# request(MCP, METHOD, PARAMS, ID): writes a request, returns its id
 sub request
 {
 	my ($mcp, $method, $params, $id) = @_;
@@ -120,7 +121,7 @@ sub request
 	return $id;
 }
 
-# answer_to(MCP, ID): waits for it; what comes before it is kept in "stash"
+# answer_to(MCP, ID): waits for the answer; keeps earlier messages in "stash"
 sub answer_to
 {
 	my ($mcp, $id) = @_;
@@ -138,7 +139,8 @@ sub answer_to
 	die "the server has ended before it answered $id";
 }
 
-# legacy(), modern(MCP, METHOD, PARAMS): one request of that era, and its answer
+# legacy(), modern(MCP, METHOD, PARAMS): sends a request of that era, returns
+# its answer
 sub legacy { my ($mcp, @request) = @_; return answer_to($mcp, request($mcp, @request)) }
 
 sub modern
@@ -147,7 +149,7 @@ sub modern
 	return legacy($mcp, $method, { _meta => $modern_meta, %{ $params // {} } });
 }
 
-# initialize(MCP): the handshake; calls are legacy ones from then on
+# initialize(MCP): the handshake; later calls are legacy ones
 sub initialize
 {
 	my ($mcp) = @_;
@@ -159,7 +161,7 @@ sub initialize
 	return $mcp;
 }
 
-# begin_tool(MCP, NAME, ARGUMENTS, META): calls it, returns the id
+# begin_tool(MCP, NAME, ARGUMENTS, META): calls a tool, returns the id
 sub begin_tool
 {
 	my ($mcp, $name, $arguments, $meta) = @_;
@@ -167,8 +169,8 @@ sub begin_tool
 			_meta => { $mcp->{legacy} ? () : %$modern_meta, %{ $meta // {} } } });
 }
 
-# content(ANSWER): the structured content of a result, which is to be that of its
-# text, too; what is no result ends the test
+# content(ANSWER): the structured content of a result, which must equal its
+# text; any other answer ends the test
 sub content
 {
 	my ($answer) = @_;
@@ -181,14 +183,16 @@ sub content
 	return $result->{structuredContent};
 }
 
-# tool(MCP, NAME, ARGUMENTS) or tool(MCP, ID): calls it, waits, returns the content
+# tool(MCP, NAME, ARGUMENTS) or tool(MCP, ID): calls a tool, waits, returns the
+# content
 sub tool
 {
 	my ($mcp, $name, $arguments) = @_;
 	return content(answer_to($mcp, $arguments ? begin_tool($mcp, $name, $arguments) : $name));
 }
 
-# tool_error(MCP, NAME, ARGUMENTS) or tool_error(MCP, ID): the text of the error
+# tool_error(MCP, NAME, ARGUMENTS) or tool_error(MCP, ID): returns the text of
+# the error
 sub tool_error
 {
 	my ($mcp, $name, $arguments) = @_;
@@ -199,7 +203,7 @@ sub tool_error
 	return $answer->{result}{content}[0]{text};
 }
 
-# progress_of(MCP, TOKEN): the notifications that have come for it
+# progress_of(MCP, TOKEN): the progress notifications received for the token
 sub progress_of
 {
 	my ($mcp, $token) = @_;
@@ -210,8 +214,8 @@ sub progress_of
 
 sub close_input { my ($mcp) = @_; close $mcp->{to}; return }
 
-# end_mcp(MCP): closes its input, and waits for its end: its status, and what it
-# said that was not read, in "stash"
+# end_mcp(MCP): closes its input and waits for its end; returns its status and
+# keeps the unread messages in "stash"
 sub end_mcp
 {
 	my ($mcp) = @_;
