@@ -93,6 +93,8 @@ sub outcome
 
 	$session->{stderr} = '' if $begun eq '';
 	my $output = $begun . $session->query($sql);
+	# which the library of earlier minor versions leaves where there is no output
+	$output =~ s/^background_psql: QUERY_SEPARATOR\n//m;
 	$output = join "\n", grep { $_ ne '' } $output,
 	  $session->{stderr} =~ /(?:ERROR|FATAL|PANIC):\s+(\w{5})/g;
 	$session->{stderr} = '';
