@@ -2,7 +2,7 @@ import java.sql.*;
 import java.util.concurrent.*;
 import javax.sql.DataSource;
 /** Work under a lease of leaselock, over JDBC; it is renewed in the background, so a pool needs a spare connection.
- *  try (Lease lease = new Lease(source, "nightly", "host-a", "public", 60, 30)) {  // seconds; NotHeld: somebody else has it
+ *  try (Lease lease = new Lease(source, "nightly", "host-a", "public", 60, 30)) {  // seconds; NotHeld: somebody else holds it
  *      lease.lost.thenRun(worker::interrupt);
  *      lease.transaction(db -> db.createStatement().executeUpdate("INSERT INTO report ..."));
  *  }                                                // LS001, from COMMIT, too: stop, never retry

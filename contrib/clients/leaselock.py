@@ -1,7 +1,7 @@
 """Work under a lease of leaselock, over psycopg 3.
 
     connect = functools.partial(psycopg.connect, "dbname=shop connect_timeout=3")
-    with Lease(connect, "nightly", wait=30) as lease:  # NotHeld: somebody else has it
+    with Lease(connect, "nightly", wait=30) as lease:  # NotHeld: somebody else holds it
         lease.check()                                  # NotHeld, here and below: stop
         with lease.transaction() as db:
             db.execute("INSERT INTO report ...")       # LS001, from COMMIT, too: stop, never retry
