@@ -310,7 +310,7 @@ close $mcp->{to};
 reap_cli($mcp);
 is($mcp->{rc}, 0, 'no output is read: the program ends with its input');
 
-# requests before the end of the input are answered, however slow the reader is
+# requests before the end of the input are answered to a reader that starts late
 $mcp = initialize(start_mcp([ '-h', '/nonexistent' ]));
 write_text($mcp, "$good\n" x 200);
 is(end_mcp($mcp), 0, 'a slow reader: the program ends with its input');
