@@ -10,7 +10,8 @@
  * what it offers.
  *
  * The server ends with its input.  Pending calls are still answered if that
- * takes no longer than END_MS.
+ * takes no longer than END_MS, or as long as the client takes its answers
+ * without a pause of that length.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -161,6 +162,21 @@ take_signals(Server *server, ExitCode code)
 	return code;
 }
 
+/*
+ * send_output
+ *	  Writes what there is room for.  Returns false if the client has gone.
+ */
+static bool
+send_output(Server *server)
+{
+	size_t		before = wire_backlog();
+	bool		is_open = wire_write();
+
+	if (server->is_ending && wire_backlog() < before && now() < server->end_at)
+		server->end_at = now() + END_MS;
+	return is_open;
+}
+
 ExitCode
 mcp_command(const Options *given)
 {
@@ -189,7 +205,7 @@ mcp_command(const Options *given)
 		take_turns(&server);
 		tidy_calls(&server);
 		tidy_leases(&server);
-		if (!wire_write())
+		if (!send_output(&server))
 		{
 			code = EXIT_SERVER;
 			begin_to_end(&server);

@@ -359,14 +359,6 @@ SKIP:
 	query(q{SELECT leaselock.release_lock('watched' || i, 'an owner with a long label', 'w') FROM generate_series(1, 30) i});
 }
 
-# ---------------------------------------------------------------------
-# What the README tells people to write
-# ---------------------------------------------------------------------
-
-my $readme = slurp_file("$FindBin::RealBin/../../README.md");
-
-my $home = PostgreSQL::Test::Utils::tempdir();
-
 is_deeply([ internal_errors($node) ], [], 'no internal error');
 $node->stop;
 
