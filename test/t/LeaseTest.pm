@@ -71,6 +71,19 @@ sub node_outcome
 # Sessions
 # ---------------------------------------------------------------------
 
+# The library of earlier minor versions leaves its banner where a query has no output.
+{
+	no warnings 'redefine';
+	my $query = \&PostgreSQL::Test::BackgroundPsql::query;
+
+	*PostgreSQL::Test::BackgroundPsql::query = sub {
+		my ($output, $ret) = $query->(@_);
+
+		$output =~ s/\Abackground_psql: QUERY_SEPARATOR\n//;
+		return wantarray ? ($output, $ret) : $output;
+	};
+}
+
 # session(NODE, SETUP...): a session whose errors show their SQLSTATE and nothing
 # else, for the functions below; the statements of SETUP must succeed
 sub session
@@ -92,8 +105,6 @@ sub outcome
 
 	$session->{stderr} = '' if $begun eq '';
 	my $output = $begun . $session->query($sql);
-	# which the library of earlier minor versions leaves where there is no output
-	$output =~ s/^background_psql: QUERY_SEPARATOR\n//m;
 	$output = join "\n", grep { $_ ne '' } $output,
 	  $session->{stderr} =~ /(?:ERROR|FATAL|PANIC):\s+(\w{5})/g;
 	$session->{stderr} = '';
