@@ -8,6 +8,7 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib $FindBin::RealBin;
 use LeaseTest;
+use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $node = new_node('wait_forbidden');
