@@ -419,7 +419,7 @@ foreach my $change (
 	eval { $session->quit };
 }
 # and what to do: here an update added the column, or has yet to be run
-foreach my $version ([ '1.1', qr/Reconnect\./ ], [ '0.9', qr/ALTER EXTENSION leaselock UPDATE/ ], [ '1.0', qr/Drop the extension and create it again/ ])
+foreach my $version ([ '1.1', qr/Reconnect:/ ], [ '0.9', qr/ALTER EXTENSION leaselock UPDATE/ ], [ '1.0', qr/Drop it and create it again\./ ])
 {
 	my ($installed, $hint) = @$version;
 
