@@ -103,7 +103,12 @@ sub read_message
 	my ($mcp) = @_;
 	my $line = read_line($mcp);
 
-	return if !defined $line;
+	return defined $line ? decode_message($line) : ();
+}
+sub decode_message
+{
+	my ($line) = @_;
+
 	die "not ASCII: $line" if $line =~ /[^\x20-\x7E]/;
 	my $message = $json->decode($line);
 	die "not JSON-RPC: $line" if ($message->{jsonrpc} // '') ne '2.0';
@@ -220,8 +225,13 @@ sub end_mcp
 {
 	my ($mcp) = @_;
 
+	my @lines;
+
 	close $mcp->{to};
-	while (my $message = read_message($mcp)) { push @{ $mcp->{stash} }, $message }
+	# all of it is read before any is decoded: the server does not wait long for a
+	# reader that pauses
+	while (defined(my $line = read_line($mcp))) { push @lines, $line }
+	push @{ $mcp->{stash} }, map { decode_message($_) } @lines;
 	reap_cli($mcp);
 	return $mcp->{rc};
 }
