@@ -1,5 +1,6 @@
-# Native only: doc/fencing.md: its blocks, as they stand there, and what the page
-# says of them.
+# doc/fencing.md: its blocks, as they stand there, and what the page says of them.
+#
+# Native only: no server version matters to it.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,5 +1,7 @@
-# Native only: doc/clients.md: its programs, as they stand there, led through what
-# can happen to them; and what each driver does with a transaction.
+# doc/clients.md: its programs, as they stand there, in whatever can happen to them;
+# and what each driver does with a transaction.
+#
+# Native only: the drivers are not in the trees of the other majors.
 
 use strict;
 use warnings FATAL => 'all';
