@@ -67,7 +67,6 @@ extern bool store_load_request(const LockKey *key,
 							   const pg_uuid_t *request_id, TicketRow *row);
 extern bool store_reload_ticket(TicketRow *row);
 extern void store_save_ticket(TicketRow *row);
-extern void store_delete_ticket(TicketRow *row);
 extern bool store_try_delete_ticket(TicketRow *row);
 extern TicketRow *store_load_shares(const LockRow *lock, int *count);
 extern List *store_list_waits(const Identity *who);

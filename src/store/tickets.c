@@ -379,16 +379,6 @@ store_save_ticket(TicketRow *ticket)
 }
 
 /*
- * Removes a ticket's row.  The caller holds the ticket tag, and the name tag
- * if the ticket is held.
- */
-void
-store_delete_ticket(TicketRow *ticket)
-{
-	store_delete_row(REL_TICKETS, &ticket->version);
-}
-
-/*
  * Removes a ticket that has ended and that nobody writes any more; returns
  * false if another session is removing it.
  */
