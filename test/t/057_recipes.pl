@@ -53,19 +53,17 @@ sub holder
 	return sql("SELECT owner FROM leaselock.lease_peek('$_[0]') WHERE NOT lapsed");
 }
 
-# A command of the page that is not the program: appends a line to its file, so that
-# the test sees it run, and ends when the test lets it.
-sub stub
+# write_report(NAME): a command that the page names.  It appends a line to its file,
+# so that the test sees it run, and ends when the test lets it.
+sub write_report
 {
 	my ($name) = @_;
 
-	append_to_file("$dir/$name", <<"SCRIPT");
-#!/bin/sh
+	$page->write_command($name, <<"SCRIPT");
 echo "begins \$LEASELOCK_NAME \$LEASELOCK_FENCE" >>"$dir/$name.log"
 until [ -e "$dir/$name.end" ]; do sleep 0.05; done
 echo ends >>"$dir/$name.log"
 SCRIPT
-	chmod 0755, "$dir/$name";
 	return;
 }
 
@@ -93,9 +91,9 @@ $page->before(
 		}
 		is(join(',', map { holder("gpu.$_") } 1 .. 3), 'job-17,job-18,job-19', 'each takes the first slot that is free');
 	},
-	nested => sub { stub('close-month'); append_to_file("$dir/close-month.end", '') },
-	leader => sub { stub('scheduler') },
-	cron => sub { stub('report') },
+	nested => sub { write_report('close-month'); append_to_file("$dir/close-month.end", '') },
+	leader => sub { write_report('scheduler') },
+	cron => sub { write_report('report') },
 	'take-over' => sub { run_sql('b', q{LOAD 'leaselock'; SET leaselock.clock_offset = '61 s'}) },
 	'request-stale' => sub {
 		is(sql(q{

@@ -52,7 +52,7 @@ sub new
 	my ($class, $path, %options) = @_;
 	my $page = bless {
 		%options, path => $path, text => slurp_file("$top/$path"), block => {}, printed => {},
-		before => {}, after => {}, psql_sessions => {}, shells => [], dir => PostgreSQL::Test::Utils::tempdir() }, $class;
+		shown => '', before => {}, after => {}, psql_sessions => {}, shells => [], dir => PostgreSQL::Test::Utils::tempdir() }, $class;
 
 	if (!$page->{node})
 	{
@@ -81,6 +81,9 @@ sub printed
 	await_psql($page, $name);
 	return delete $page->{printed}{$name};
 }
+
+# shown(): everything that was printed and compared so far
+sub shown { return $_[0]{shown} }
 
 sub before { my ($page, %hooks) = @_; return hook($page->{before}, %hooks) }
 sub after { my ($page, %hooks) = @_; return hook($page->{after}, %hooks) }
@@ -272,7 +275,9 @@ sub compare_output
 		$page->{printed}{$name} = $shell->{out};
 	}
 	exists $page->{printed}{$name} or die "$page->{path}: there is output of $name, which has not run";
-	is(plain($page, delete $page->{printed}{$name}), plain($page, $text), "$name prints what the page says");
+	my $printed = delete $page->{printed}{$name};
+	$page->{shown} .= $printed;
+	is(plain($page, $printed), plain($page, $text), "$name prints what the page says");
 	return;
 }
 
