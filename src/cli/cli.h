@@ -240,6 +240,7 @@ typedef struct Link
 	Instant		next_host_at;	/* deadline for connecting to this host */
 	int			hosts;			/* number of hosts in the connection string */
 	int			skip;			/* number of them to skip */
+	bool		moved_on;		/* the question went on to another host */
 	PGresult   *answer;			/* of the last question; NULL if it failed */
 	char		sqlstate[6];	/* SQLSTATE; empty if the connection failed */
 	bool		hopeless;		/* a retry would fail as well */

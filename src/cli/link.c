@@ -308,6 +308,7 @@ static void
 try_next_host(Link *link)
 {
 	link->skip = (link->skip + 1) % link->hosts;
+	link->moved_on = true;
 	if (link->skip == 0)
 		link_drop(link, "timeout expired while connecting");
 	else
@@ -336,7 +337,7 @@ link_ask(Link *link, Ask ask, const char *const *parameters,
 	forget_answer(link);
 	link->error[0] = link->sqlstate[0] = '\0';
 	link->asked = true;
-	link->sent = link->hopeless = false;
+	link->sent = link->hopeless = link->moved_on = false;
 	link->notices = 0;
 	link->ask = ask;
 	for (int i = 0; i < questions[ask].parameters; i++)
@@ -574,6 +575,22 @@ step_idle(Link *link)
 }
 
 /*
+ * stop_asking
+ *	  Gives up on a question that was not answered in time.  If that time is
+ *	  shorter than connect_timeout, try_next_host() is never reached, so the
+ *	  next question must begin with the next host.  A host that was reached in
+ *	  the course of this question has not had its time yet and is tried again.
+ */
+static void
+stop_asking(Link *link)
+{
+	if (link->state == LINK_CONNECTING && !link->moved_on)
+		link->skip = (link->skip + 1) % link->hosts;
+	link_drop(link, "the server is not responding");
+	forget_answer(link);
+}
+
+/*
  * link_step
  *	  Continues the question as far as possible without waiting.  If no
  *	  question is open, the result is FAILED if the link is down.
@@ -595,10 +612,7 @@ link_step(Link *link)
 			return progress;
 	}
 	if (link->asked && now() >= link->give_up_at)
-	{
-		link_drop(link, "the server is not responding");
-		forget_answer(link);
-	}
+		stop_asking(link);
 	return link->state == LINK_DOWN ? FAILED : PENDING;
 }
 
