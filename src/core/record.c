@@ -78,7 +78,7 @@ record_plan(const LeaseView *view, const LeaseEvent *event,
 			const LeasePlan *plan, TimestampTz now)
 {
 	bool		breaks = (event->kind == EVENT_BREAK ||
-						  event->kind == EVENT_BREAK_STRANGER);
+						  event->kind == EVENT_BREAK_UNAUTHORIZED);
 
 	if (leaselock_events != EVENTS_OFF)
 		record_events(view, event, plan, now);

@@ -100,9 +100,9 @@ extern const TableIndex *store_list_indexes(StoreRelation table, Relation rel,
 											int *count);
 
 /* in scan.c */
-extern void store_begin_picture(void);
-extern void store_end_picture(void);
-extern FullTransactionId store_picture_horizon(void);
+extern void store_begin_shared_snapshot(void);
+extern void store_end_shared_snapshot(void);
+extern FullTransactionId store_shared_snapshot_horizon(void);
 extern void store_set_key(ScanKey key, AttrNumber column, RegProcedure equal,
 						  Datum value);
 extern TableScan *store_open_scan(StoreRelation table, StoreRelation index,
