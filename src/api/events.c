@@ -3,11 +3,11 @@
  * events.c
  *	  The SQL function lease_events.
  *
- * Events are read with a single snapshot, and only those of transactions that
- * precede all transactions that were running when the snapshot was taken.
- * Therefore nothing is ever added before an event that was returned.  As in
- * the views, no lease lock is taken, and nothing remains that another
- * transaction could conflict with.
+ * Events are read with a single snapshot.  Only events of transactions that
+ * precede every transaction running at that moment are returned.  Therefore
+ * nothing is ever added before an event that was returned.  As in the views,
+ * no lease lock is taken, and nothing remains that another transaction could
+ * conflict with.
  *
  * Copyright (c) 2026, leaselock contributors
  *

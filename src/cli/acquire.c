@@ -61,10 +61,10 @@ typedef struct QueueEntry
 
 /*
  * One acquisition.  A wait that is too long for one request consists of
- * several.  Each is made when the one before it has half of its wait left.
- * All have the same owner, so the newer ticket shares the place of the older
- * one.  When the older wait runs out, nobody who came after the newer ticket
- * is ahead of it.
+ * several.  Each is made when half of the wait of the previous request is
+ * left.  All have the same owner, so the newer ticket shares the place of the
+ * older ticket.  When the older wait runs out, nobody who came after the newer
+ * ticket is ahead of it.
  */
 typedef struct Attempt
 {
@@ -231,7 +231,7 @@ has_entry(const QueueEntry *entry)
 /*
  * make_entry
  *	  Prepares a further request.  Its uuid is derived from the previous one,
- *	  so that a caller who repeats the first request finds all further ones.
+ *	  so that a caller who repeats the first request finds the others too.
  */
 static void
 make_entry(Attempt *attempt, QueueEntry *entry)

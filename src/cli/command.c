@@ -15,7 +15,7 @@
 
 #include "cli.h"
 
-/* How long to wait for an answer, and for one that lists all locks. */
+/* How long to wait for an answer, and for a list of all locks. */
 #define ANSWER_MS			10000
 #define STATUS_ANSWER_MS	30000
 

@@ -284,8 +284,8 @@ give_up(Server *server, Call *call)
 
 /*
  * expire_calls
- *	  Ends calls that have reached their deadline, except the one whose
- *	  query is open: that query has its own deadline.
+ *	  Ends calls that have reached their deadline, except the call whose query
+ *	  is open: that query has its own deadline.
  */
 void
 expire_calls(Server *server)

@@ -171,7 +171,7 @@ go_on(Server *server)
 
 /*
  * take_turns
- *	  Continues the open query, and sends the next ones.
+ *	  Continues the open query, and sends the next queries.
  */
 void
 take_turns(Server *server)

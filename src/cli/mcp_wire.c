@@ -4,8 +4,8 @@
  *	  Lines of JSON, in and out: one message per line.
  *
  * Input is read when it is available, and output is written when there is
- * room, so that neither a client that sends nothing nor one that reads nothing
- * blocks the loop.  A line that is not a valid message gets one error, and is
+ * room, so that a client that sends nothing or reads nothing does not block
+ * the loop.  A line that is not a valid message gets one error, and is
  * otherwise ignored.
  *
  * All output is ASCII, because some readers treat U+2028 as the end of a line.

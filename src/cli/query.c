@@ -184,7 +184,7 @@ const Query queries[] = {
 		" s.name COLLATE pg_catalog.\"C\", s.\"position\" NULLS FIRST,"
 		" s.requested_at, s.ticket", 2, queue_columns, 0, INT32_MAX
 	},
-	/* only the first ones */
+	/* only the first rows */
 	[QUERY_LIST] = {
 		STATUS_COLUMNS "lease_status AS s"
 		" WHERE $1::pg_catalog.text IS NULL"

@@ -157,7 +157,7 @@ get_read_queue(Search *search, const LockKey *key, int64 place)
 }
 
 /*
- * Whether a wait is older than the one being examined.  A wait that is not yet
+ * Whether a wait is older than the examined wait.  A wait that is not yet
  * stored is the newest, whatever the clocks of the two locks say.
  */
 static bool

@@ -11,9 +11,9 @@
  *
  * What the removal of a row requires is a rule (decide.c).  Tags are only
  * tried for.  A transaction must not hold tags that others may need while it
- * waits.  Therefore, before a commit that is going to wait, for a lock to
- * verify a fence or for a standby, only rows whose removal needs no tag are
- * removed; the rest is left to later commits.
+ * waits.  Therefore, if the commit is going to wait (for a lock to verify a
+ * fence, or for a standby), it removes only rows whose removal needs no tag,
+ * and leaves the rest to later commits.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -58,8 +58,9 @@
 #define BATCH			1000
 
 /*
- * The age of events is judged by when they were recorded, which is nearly
- * their key order.  After this many young events, lease_prune() stops.
+ * The age of an event is the time since it was recorded.  The keys are nearly
+ * in the order of recording, so lease_prune() stops after this many young
+ * events.
  */
 #define MAX_YOUNG_EVENTS	1000
 
@@ -199,9 +200,8 @@ prune_blockers(Prune *prune)
 }
 
 /*
- * Records that there are no queues, if that is so, so that no session looks
- * for waiters.  A session that queues a ticket meanwhile records the opposite
- * again.
+ * If there are no queues, records that, so that no session looks for waiters.
+ * A session that queues a ticket meanwhile records the opposite again.
  */
 static void
 prune_queues(Prune *prune)
@@ -416,7 +416,7 @@ prune_event_pages(int pages)
 /*
  * Prunes random pages of each table if the session has added rows.  Called
  * just before a commit; will_wait says that the commit may have to wait.  If
- * events are no longer recorded, old ones are removed along with tickets.
+ * events are no longer recorded, old events are removed along with tickets.
  */
 void
 prune_before_commit(bool will_wait)

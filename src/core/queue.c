@@ -4,8 +4,8 @@
  *	  The queue of a lock: who waits, and in which order.
  *
  * Places are assigned under the queue tag, which an enqueuing transaction
- * holds until it ends.  Therefore a ticket that is not yet committed comes
- * after every ticket that is.  A grant out of the queue stores the place of
+ * holds until it ends.  Therefore an uncommitted ticket comes after every
+ * committed ticket.  A grant out of the queue stores the place of
  * its waiter in the lock's row, as the passed mark.  A waiter at or before
  * that mark is dead, whatever sign of life is committed into its row later.
  *

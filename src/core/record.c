@@ -37,8 +37,8 @@ add_event(EventRow *row)
 }
 
 /*
- * Loads the note of a ticket that an event names without having read it: that
- * of a lapsed grant that somebody takes over.
+ * Loads the note of a ticket that an event names although it was not read: a
+ * ticket of a lapsed grant that somebody takes over.
  */
 static void
 load_note(EventRow *row)

@@ -165,8 +165,8 @@ sleep_till_look(Waiter *waiter, const LeaseAnswer *answer)
 }
 
 /*
- * Logs that the turn came through a release without a wake-up.  That is a bug,
- * which the tests look for.
+ * Logs that the turn came through a release without a wake-up.  The tests look
+ * for this bug.
  */
 static void
 report_lost_wakeup(const Waiter *waiter, const LeaseAnswer *answer)

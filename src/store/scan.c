@@ -317,7 +317,7 @@ store_is_current(StoreRelation table, const RowVersion *version)
  * Reads the rows of a random page of a table whose time in the given column is
  * before the given time.  Any page will do, so finding old rows needs no
  * index.  *seen is increased by the approximate number of rows.  Most rows are
- * young, so only old ones are passed to the reader.
+ * young, so only old rows are passed to the reader.
  */
 List *
 store_sample_rows(StoreRelation table, AttrNumber column, TimestampTz before,

@@ -392,7 +392,7 @@ check_column(const TableShape *shape, Form_pg_attribute column)
 }
 
 /*
- * Verifies that an open table is the one that this library was built for.
+ * Verifies that an open table has the columns that this library was built for.
  * Raises 55000.
  */
 static void
@@ -632,7 +632,7 @@ scan_family(Oid type)
 	return get_opclass_family(GetDefaultOpClass(type, BTREE_AM_OID));
 }
 
-/* Whether key column i of an index is the one that a scan relies on. */
+/* Whether key column i of an index is as a scan requires. */
 static bool
 key_matches(Relation index, const IndexShape *shape, int i)
 {

@@ -54,7 +54,7 @@ typedef struct TableScan
 	struct SysScanDescData *scan;
 } TableScan;
 
-/* Extracts data from a row, which is valid only during the call. */
+/* Extracts data from a row.  The row is valid only during the call. */
 typedef void (*RowReader) (HeapTuple tuple, TupleDesc desc, void *row);
 
 /* What must be known about an index in order to add a row. */

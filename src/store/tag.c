@@ -26,11 +26,11 @@
  *			 that no lock of this database has a queue.
  *
  * Deadlocks are avoided by the order in which tags may be waited for.  A
- * transaction that holds a name tag may only try for queue and ticket tags.
- * One that holds a ticket tag may only try for a queue tag, and for other
- * ticket tags of that lock.  A name tag may be waited for at any time.  It
- * does not matter whether the held tag was acquired in this call or in an
- * earlier one of the transaction.  wait_tag() asserts this order.  A grant
+ * transaction that holds a name tag may only try for queue and ticket tags.  A
+ * transaction that holds a ticket tag may only try for a queue tag, and for
+ * other ticket tags of that lock.  A name tag may be waited for at any time.
+ * It does not matter whether the held tag was acquired in this call or in an
+ * earlier call of the transaction.  wait_tag() asserts this order.  A grant
  * never waits in line for a name tag in ExclusiveLock, because it would block
  * renewals and fenced commits behind it; releases and breaks do wait in line.
  *
@@ -264,7 +264,7 @@ static unsigned kinds_taken = 0;
 
 /*
  * Whether this transaction already holds the tag in a mode at least as strong
- * as the one requested.  Requesting it again could fail, or wait behind
+ * as the requested mode.  Requesting it again could fail, or wait behind
  * another transaction that waits for it.
  */
 static bool
