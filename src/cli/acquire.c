@@ -388,8 +388,8 @@ may_change_request(Attempt *attempt)
  * may_try_again
  *	  Whether to retry after a failure: it must be temporary, and there must be
  *	  time.  A lost answer is retried even without a wait, because the lock may
- *	  have been granted.  A standby refuses permanently, unless we have an entry
- *	  in the queue: then it may be about to become the primary.
+ *	  have been granted.  A standby refuses permanently, unless we have an
+ *	  entry in the queue: then it may be about to become the primary.
  */
 static bool
 may_try_again(Attempt *attempt)
@@ -614,10 +614,10 @@ give_back(Link *link, Ticket *ticket, Instant ends_at)
 
 /*
  * add_named_hold
- *	  Keeps the lock for a minimum time after its grant, by adding a named hold to the ticket's grant for the remaining time, if there is any.
- *	  If the ticket is no longer held, give_back() will report that.  Prints a
- *	  warning and returns false if it failed; the caller should then keep the
- *	  ticket.
+ *	  Keeps the lock for a minimum time after its grant, by adding a named hold
+ *	  to the ticket's grant for the remaining time, if there is any.  If the
+ *	  ticket is no longer held, give_back() will report that.  Prints a warning
+ *	  and returns false if it failed; the caller should then keep the ticket.
  */
 bool
 add_named_hold(Link *link, const Options *options, const Ticket *ticket,

@@ -332,7 +332,7 @@ link_send(Link *link, QueryKind query, const char *const *parameters,
 		  Instant give_up_at)
 {
 	if (link->has_query)
-		link_drop(link, "another question was asked");
+		link_drop(link, "another query was sent");
 	forget_answer(link);
 	link->error[0] = link->sqlstate[0] = '\0';
 	link->has_query = true;

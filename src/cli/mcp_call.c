@@ -3,10 +3,10 @@
  * mcp_call.c
  *	  Tool calls, from the request to the answer.
  *
- * A call that acquires a lock only waits for its lease, which queries the server;
- * all other calls send their own queries.  Every call has its own deadline,
- * so that a server that hangs does not keep any of them longer than that, even
- * if they have to wait for each other.
+ * A call that acquires a lock only waits for its lease, which queries the
+ * server; all other calls send their own queries.  Every call has its own
+ * deadline, so that a server that hangs does not keep any of them longer than
+ * that, even if they have to wait for each other.
  *
  * Copyright (c) 2026, leaselock contributors
  *

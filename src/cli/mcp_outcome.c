@@ -4,8 +4,8 @@
  *	  The answers and failures of managed acquisitions.
  *
  * Every answer about a managed ticket arrives here, whether a call or the
- * lease itself sent the query.  Waiting calls are answered or told their position, and
- * the next query is scheduled.
+ * lease itself sent the query.  Waiting calls are answered or told their
+ * position, and the next query is scheduled.
  *
  * Copyright (c) 2026, leaselock contributors
  *

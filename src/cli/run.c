@@ -8,9 +8,10 @@
  * separate process, ensures that the command does not outlive the lease: each
  * renewal that was answered gives it a later deadline.
  *
- * By our clock, the lease ends when the remaining time that the server reported
- * has passed since the moment *before* the query was sent.  It never ends later
- * than by the server's clock.  A renewal whose answer was lost does not count.
+ * By our clock, the lease ends when the remaining time that the server
+ * reported has passed since the moment *before* the query was sent.  It never
+ * ends later than by the server's clock.  A renewal whose answer was lost does
+ * not count.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -60,8 +61,8 @@ typedef struct Run
 
 /*
  * send_deadlines
- *	  Sends the deadlines to the watchdog.  A watchdog that has died is replaced;
- *	  if that fails, the command must not continue.
+ *	  Sends the deadlines to the watchdog.  A watchdog that has died is
+ *	  replaced; if that fails, the command must not continue.
  */
 static void
 send_deadlines(Run *run)

@@ -788,8 +788,8 @@ carry_out(LeaseEvent *event, const TicketRow *ticket, Outcome *outcome)
 
 /*
  * Determines the tag that blocked an acquisition.  Returns false if its holder
- * must not be waited for: a transaction that holds the name tag or a ticket tag of the
- * lock from an earlier call may only try for the others.
+ * must not be waited for: a transaction that holds the name tag or a ticket
+ * tag of the lock from an earlier call may only try for the others.
  */
 static bool
 find_busy_tag(const LeaseEvent *event, const Outcome *outcome, bool first,

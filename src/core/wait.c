@@ -117,10 +117,10 @@ sleep_on_latch(long ms)
 }
 
 /*
- * Finds a running transaction that holds a tag that the look needed: the ticket
- * tag, if our pid is not yet recorded or it is our turn; and, if it is our turn,
- * the other tags of a grant.  If it is another waiter's turn, finds the holder
- * of that waiter's ticket tag, which takes the turn or gives it up.
+ * Finds a running transaction that holds a tag that the look needed: the
+ * ticket tag, if our pid is not yet recorded or it is our turn; and, if it is
+ * our turn, the other tags of a grant.  If it is another waiter's turn, finds
+ * the holder of that waiter's ticket tag, which takes the turn or gives it up.
  */
 static VirtualTransactionId
 find_blocking_transaction(const Waiter *waiter, const LeaseAnswer *answer)

@@ -559,8 +559,8 @@ find_tag_holder(const Tag *tag, LOCKMODE mode)
 
 /*
  * Waits until a transaction has ended; returns false if the time runs out
- * first.  The caller must not hold any tag of the lock that it acquired in this
- * call.  Raises 40P01 for a deadlock.
+ * first.  The caller must not hold any tag of the lock that it acquired in
+ * this call.  Raises 40P01 for a deadlock.
  */
 bool
 wait_for_transaction(VirtualTransactionId vxid, int timeout_ms)
