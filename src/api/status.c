@@ -198,8 +198,8 @@ put_held_locks(LiveWalk *walk)
 }
 
 /*
- * Adds every live lock once, as of one moment.  Otherwise a lock might be
- * seen first without a holder and then with one.
+ * Adds every live lock once, as of one moment.  Otherwise a lock might be seen
+ * first without a holder and then with one.
  */
 static void
 put_live_locks(ReturnSetInfo *result, PutLock put)
@@ -358,8 +358,8 @@ leaselock_internal_status_rows(PG_FUNCTION_ARGS)
  */
 
 /*
- * Adds a live ticket.  "number" is the depth of a held ticket and the
- * position of a waiting one.
+ * Adds a live ticket.  "number" is the depth of a held ticket and the position
+ * of a waiting one.
  */
 static void
 put_ticket_row(ReturnSetInfo *result, const TicketRow *ticket,

@@ -5,10 +5,9 @@
  *
  * A query can be started in any state of the link.  link_step() connects first
  * if necessary, sends the query and collects the answer, as far as each is
- * possible without waiting.  A query has a deadline, so that a
- * server that accepts it and then never answers counts as a failure like any
- * other.  After a failure the link is down, and the next query connects
- * again.
+ * possible without waiting.  A query has a deadline, so that a server that
+ * accepts it and then never answers counts as a failure like any other.  After
+ * a failure the link is down, and the next query connects again.
  *
  * Everything uses libpq's asynchronous interface.  Only the look-up of a host
  * name may still block.
@@ -440,10 +439,9 @@ note_server_error(Link *link)
 
 /*
  * keep_result
- *	  Stores one of the server's results for a query.  There must be a
- *	  single table, but an error may follow it if the transaction could not
- *	  commit.  Returns false for anything that cannot be an answer, such as
- *	  COPY.
+ *	  Stores one of the server's results for a query.  There must be a single
+ *	  table, but an error may follow it if the transaction could not commit.
+ *	  Returns false for anything that cannot be an answer, such as COPY.
  */
 static bool
 keep_result(Link *link, PGresult *result)
@@ -467,9 +465,9 @@ keep_result(Link *link, PGresult *result)
 
 /*
  * lose_connection
- *	  Handles a connection lost during a query.  If the server gave a
- *	  reason, it is stored as text without its SQLSTATE, because all that
- *	  matters is that the connection is gone.
+ *	  Handles a connection lost during a query.  If the server gave a reason,
+ *	  it is stored as text without its SQLSTATE, because all that matters is
+ *	  that the connection is gone.
  */
 static Progress
 lose_connection(Link *link)
@@ -575,8 +573,8 @@ step_idle(Link *link)
 
 /*
  * link_step
- *	  Continues the query as far as possible without waiting.  If no query
- *	  is open, the result is FAILED if the link is down.
+ *	  Continues the query as far as possible without waiting.  If no query is
+ *	  open, the result is FAILED if the link is down.
  */
 Progress
 link_step(Link *link)
@@ -640,8 +638,8 @@ link_sleep(Link *link, int fd, Instant until)
 
 /*
  * link_await
- *	  Waits until the query has been answered or has failed.  If
- *	  interruptible, a signal ends the wait with PENDING.
+ *	  Waits until the query has been answered or has failed.  If interruptible,
+ *	  a signal ends the wait with PENDING.
  */
 Progress
 link_await(Link *link, bool interruptible)

@@ -4,10 +4,10 @@
  *	  A server of the Model Context Protocol: the loop, and its end.
  *
  * The loop sleeps until there is input, room for output, something from the
- * database, a signal, or the next query is due.  It then does everything
- * that can be done without waiting.  It connects to the database only when
- * there is a query to send, because some clients start a server merely to see
- * what it offers.
+ * database, a signal, or the next query is due.  It then does everything that
+ * can be done without waiting.  It connects to the database only when there is
+ * a query to send, because some clients start a server merely to see what it
+ * offers.
  *
  * The server ends with its input.  Pending calls are still answered if that
  * takes no longer than END_MS, or as long as the client takes its answers

@@ -151,8 +151,8 @@ cancel_calls(Server *server, json_t *id)
 
 /*
  * status_query
- *	  The query of lock_status.  A single lock is looked up by its key,
- *	  without reading the others.
+ *	  The query of lock_status.  A single lock is looked up by its key, without
+ *	  reading the others.
  */
 static QueryKind
 status_query(const Server *server, const Call *call, char *limit,
@@ -232,10 +232,10 @@ note_call_answer(Server *server, Call *call)
 
 /*
  * note_call_failure
- *	  A failed query about a ticket may be sent again, whatever its outcome:
- *	  a second renewal is just a renewal, and a second release changes
- *	  nothing.  Breaking a grant may not be repeated, because the second answer
- *	  would deny what the first one did.
+ *	  A failed query about a ticket may be sent again, whatever its outcome: a
+ *	  second renewal is just a renewal, and a second release changes nothing.
+ *	  Breaking a grant may not be repeated, because the second answer would
+ *	  deny what the first one did.
  */
 void
 note_call_failure(Server *server, Call *call)

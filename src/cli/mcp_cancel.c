@@ -5,9 +5,9 @@
  *
  * A call may wait in the server for another session's open transaction while
  * other calls need the only connection.  Its query is then cancelled, which
- * undoes it, and sent again after the others.  PQcancel() connects and
- * blocks, so a separate process calls it.  While that process runs, nothing
- * else may be sent, because the cancellation would hit it.
+ * undoes it, and sent again after the others.  PQcancel() connects and blocks,
+ * so a separate process calls it.  While that process runs, nothing else may
+ * be sent, because the cancellation would hit it.
  *
  * Copyright (c) 2026, leaselock contributors
  *

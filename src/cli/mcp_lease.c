@@ -176,8 +176,8 @@ has_no_time(const Server *server, const Lease *lease)
 
 /*
  * lease_is_late
- *	  Whether the open query waits in the server for longer than any call
- *	  waits here.
+ *	  Whether the open query waits in the server for longer than any call waits
+ *	  here.
  */
 bool
 lease_is_late(const Server *server, const Lease *lease)

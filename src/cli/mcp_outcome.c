@@ -102,8 +102,8 @@ answer_callers(Server *server, Lease *lease)
 
 /*
  * note_lease_answer
- *	  Handles the answer to a query about the lease, sent by the lease or
- *	  by a call for its ticket.
+ *	  Handles the answer to a query about the lease, sent by the lease or by a
+ *	  call for its ticket.
  */
 void
 note_lease_answer(Server *server, Lease *lease, const PGresult *answer)

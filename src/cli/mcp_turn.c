@@ -3,11 +3,11 @@
  * mcp_turn.c
  *	  Decides whose query is sent next; all share one connection.
  *
- * One query is open at a time, and the next is that of the task that has
- * been due for the longest time.  If the server takes long while others are
- * due, the query is cancelled and sent again after theirs, with more time.
- * No task can therefore make the others wait for long, and each is answered in
- * the end.
+ * One query is open at a time, and the next is that of the task that has been
+ * due for the longest time.  If the server takes long while others are due,
+ * the query is cancelled and sent again after theirs, with more time.  No task
+ * can therefore make the others wait for long, and each is answered in the
+ * end.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -58,8 +58,8 @@ earlier(Task *first, Task *second)
 
 /*
  * first_task
- *	  The task that is due first; NULL if none has a query.  Calls do not
- *	  count while their answers are not being read.
+ *	  The task that is due first; NULL if none has a query.  Calls do not count
+ *	  while their answers are not being read.
  */
 static Task *
 first_task(const Server *server)
@@ -109,8 +109,7 @@ finish(Server *server, bool answered)
 
 /*
  * send_next_query
- *	  Sends the query of the task that is due; returns false if there is
- *	  none.
+ *	  Sends the query of the task that is due; returns false if there is none.
  */
 static bool
 send_next_query(Server *server)

@@ -330,8 +330,8 @@ end_lease(Run *run)
 
 /*
  * run_held
- *	  Starts the command under the held lock, and supervises it.  The lease
- *	  is released only after the last process of the command has ended.
+ *	  Starts the command under the held lock, and supervises it.  The lease is
+ *	  released only after the last process of the command has ended.
  */
 static ExitCode
 run_held(Run *run)

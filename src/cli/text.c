@@ -272,8 +272,8 @@ format_length(char *buffer, size_t size, int64_t ms)
 
 /*
  * cut_to_width
- *	  Cuts a line to the given width, because a line that fills the last
- *	  column of a terminal would wrap.
+ *	  Cuts a line to the given width, because a line that fills the last column
+ *	  of a terminal would wrap.
  */
 void
 cut_to_width(char *line, int columns)

@@ -827,8 +827,7 @@ decide_acquire(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
 /*
  * Answers for a ticket that is no longer held.  A mere lapse is written, so
  * that the lock's time reaches this point and a clock that is set back does
- * not revive the lease.  The write is skipped if the name tag is
- * busy.
+ * not revive the lease.  The write is skipped if the name tag is busy.
  */
 static LeasePlan
 answer_ended(const LeaseView *view, LeaseState state, TimestampTz now)

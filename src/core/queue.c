@@ -5,9 +5,9 @@
  *
  * Places are assigned under the queue tag, which an enqueuing transaction
  * holds until it ends.  Therefore an uncommitted ticket comes after every
- * committed ticket.  A grant out of the queue stores the place of
- * its waiter in the lock's row, as the passed mark.  A waiter at or before
- * that mark is dead, whatever sign of life is committed into its row later.
+ * committed ticket.  A grant out of the queue stores the place of its waiter
+ * in the lock's row, as the passed mark.  A waiter at or before that mark is
+ * dead, whatever sign of life is committed into its row later.
  *
  * decide.c defines when a waiter is live; this file walks through the waiters.
  *

@@ -106,9 +106,8 @@ assign_event_id(EventRow *event)
 
 /*
  * When the first row is written, tells other sessions to forget that the table
- * is empty.  If a session misses the message because the
- * writing transaction was rolled back, it leaves old events to other sessions
- * to remove.
+ * is empty.  If a session misses the message because the writing transaction
+ * was rolled back, it leaves old events to other sessions to remove.
  */
 static void
 announce_first(const RowVersion *version)

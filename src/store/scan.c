@@ -75,9 +75,9 @@ store_end_shared_snapshot(void)
 }
 
 /*
- * All transactions before this one, in any database, had ended when the
- * shared snapshot was taken, so it sees what they wrote.  Nothing can be added
- * before the horizon, because new transactions have later ids.
+ * All transactions before this one, in any database, had ended when the shared
+ * snapshot was taken, so it sees what they wrote.  Nothing can be added before
+ * the horizon, because new transactions have later ids.
  */
 FullTransactionId
 store_shared_snapshot_horizon(void)
