@@ -214,7 +214,7 @@ send_lease_query(Server *server, Lease *lease)
 		lease->scope, lease->request, lease->note
 	};
 	const char *ticket[MAX_PARAMETERS] = {lease->ticket.ticket, NULL};
-	int64_t		patience = ANSWER_MS;
+	int64_t		timeout_ms = ANSWER_MS;
 
 	write_wait(server, lease);
 	if (lease->is_withdrawn)
@@ -223,13 +223,13 @@ send_lease_query(Server *server, Lease *lease)
 	{
 		/* with the length last requested */
 		query = QUERY_RENEW;
-		if (patience > lease->ticket.remaining_ms / 4)
-			patience = lease->ticket.remaining_ms / 4;
+		if (timeout_ms > lease->ticket.remaining_ms / 4)
+			timeout_ms = lease->ticket.remaining_ms / 4;
 	}
 	else if (lease->ticket.ticket[0] == '\0')
-		patience += lease->wait_until > now() ? lease->wait_until - now() : 0;
+		timeout_ms += lease->wait_until > now() ? lease->wait_until - now() : 0;
 	lease->ticket.sent_at = now();
-	lease->task.query_deadline = now() + patience;
+	lease->task.query_deadline = now() + timeout_ms;
 	link_send(&server->link, query, query == QUERY_ACQUIRE ? acquire : ticket,
 			  lease->task.query_deadline);
 }

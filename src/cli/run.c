@@ -121,11 +121,11 @@ static void
 send_renewal(Run *run)
 {
 	const char *parameters[] = {run->ticket.ticket, run->options->lease};
-	int64_t		patience = (int64_t) (run->options->lease_seconds * 1000 / 4);
+	int64_t		timeout_ms = (int64_t) (run->options->lease_seconds * 1000 / 4);
 
 	run->sent_at = now();
 	link_send(&run->link, QUERY_RENEW, parameters, run->sent_at +
-			  (patience < MAX_ANSWER_MS ? patience : MAX_ANSWER_MS));
+			  (timeout_ms < MAX_ANSWER_MS ? timeout_ms : MAX_ANSWER_MS));
 }
 
 static void

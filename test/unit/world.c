@@ -273,12 +273,12 @@ read_parts(Play *play)
 {
 	LeaseView  *view = &play->view;
 	unsigned	asks = play->plan.asks;
-	TicketRow	rival;
+	TicketRow	other;
 
 	if (asks & PART_HEAD)
 		read_head(play);
 	if (asks & PART_OTHER_WAITER)
-		view->has_other_waiter = find_head(play->world, &view->lock.holder, &rival,
+		view->has_other_waiter = find_head(play->world, &view->lock.holder, &other,
 									NULL);
 	if (asks & PART_SHARES)
 		read_shares(play);
