@@ -446,7 +446,8 @@ check_one_holder(const Play *play, const World *before, const World *after)
 			  "the holder changes without a grant");
 	if (!is_held(before) && is_held(after) && !plan->begins_grant)
 		check(ONE_HOLDER, play->event.kind == EVENT_RENEW_LOCK &&
-			  has_hold(before, &play->event.who) && !has_other_waiter(before), play,
+			  has_hold(before, &play->event.who) && !has_other_waiter(before),
+			  play,
 			  "a lapsed grant is live again");
 	check(ONE_HOLDER, !plan->ends_grant || plan->begins_grant ||
 		  !is_held(after), play, "an ended grant is live");

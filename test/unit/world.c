@@ -278,8 +278,8 @@ read_parts(Play *play)
 	if (asks & PART_HEAD)
 		read_head(play);
 	if (asks & PART_OTHER_WAITER)
-		view->has_other_waiter = find_head(play->world, &view->lock.holder, &other,
-									NULL);
+		view->has_other_waiter = find_head(play->world, &view->lock.holder,
+										   &other, NULL);
 	if (asks & PART_SHARES)
 		read_shares(play);
 	if (asks & PART_FENCE)
