@@ -149,13 +149,12 @@ $page->after(
 		my @begun = lines('scheduler', 2);
 		is(scalar(@begun), 2, 'when the leader ends the next begins');
 		cmp_ok((split / /, $begun[1])[2], '>', (split / /, $begun[0])[2], 'with a greater fence');
-		my $third = shell(block('leader'));
-		ok($node->poll_query_until('postgres', q{SELECT waiters = 1 FROM leaselock.lease_peek('scheduler')}), 'another one waits');
 		kill 'KILL', $second->{pid};
 		$page->shell_status($second);
-		is(sql(q{SELECT waiters, lapsed, remaining_ms BETWEEN 1 AND 20000 FROM leaselock.lease_peek('scheduler')}), '1|f|t', 'the lease of a leader that died lasts');
-		move_clock(21);
-		is(scalar(lines('scheduler', 3)), 3, 'when it runs out the next node begins');
+		is(sql(q{SELECT lapsed, remaining_ms BETWEEN 1 AND 20000 FROM leaselock.lease_peek('scheduler')}), 'f|t', 'the lease of a leader that died lasts');
+		move_clock(20);
+		my $third = shell(block('leader'));
+		is(scalar(lines('scheduler', 3)), 3, 'when it has run out the next node begins');
 		append_to_file("$dir/scheduler.end", '');
 		$page->shell_status($first);
 		is($page->shell_status($third), 0, 'and its status is passed on');
@@ -205,7 +204,8 @@ $page->after(
 		like(run_sql('c', $take =~ s/worker-a/worker-c/r . ';'), qr/\A[^\n]+\n[-+]+\n\n?\z/, 'nothing is left to take: no row');
 		my $reads = q{SELECT 'reads ' || sum(coalesce(idx_scan, 0) + seq_scan) FROM pg_stat_xact_user_tables WHERE schemaname = 'leaselock';};
 		my $try = q{SELECT state FROM leaselock.lease_acquire('job.3', 'd');};
-		run_sql('d', $try);
+		# the first call of a session reads more
+		run_sql('d', $try =~ s/job\.3/job.2/r);
 		my ($before, $after) = run_sql('d', "BEGIN; $reads $try $reads COMMIT;") =~ /reads (\d+)/g;
 		is($after - $before, 1, 'a job that somebody is working on costs one index read');
 	},
