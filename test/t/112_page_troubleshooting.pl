@@ -262,7 +262,7 @@ $page->after(
 		is(sql(q{SELECT owner FROM leaselock.lease_status WHERE name = 'forsaken'}), 'host-y', 'the row is gone when somebody acquires the lock');
 	},
 	dx => sub {
-		is(sql(q{SELECT count(*) > 40, string_agg(o.identity, ', ') FILTER (WHERE o.schema <> 'leaselock' OR o.schema IS NULL AND o.identity <> 'leaselock')
+		is(sql(q{SELECT count(*) > 20, string_agg(o.identity, ', ') FILTER (WHERE o.schema <> 'leaselock' OR o.schema IS NULL AND o.identity <> 'leaselock')
 				FROM pg_depend d, pg_identify_object(d.classid, d.objid, d.objsubid) o WHERE d.deptype = 'e'
 					AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'leaselock')}), 't|', 'all its objects are there');
 	},
