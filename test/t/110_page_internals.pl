@@ -76,7 +76,7 @@ sub in_order
 	return $body =~ /$pattern/s;
 }
 
-like($source{'src/core/decide.h'}, qr/^extern LeasePlan decide\(const LeaseView \*view, const LeaseEvent \*event, TimestampTz now\);$/m,
+like($source{'src/core/decide.h'}, qr/^extern LeasePlan decide\(const LeaseView \*view,\s+const LeaseEvent \*event,\s+TimestampTz now\);$/m,
 	'decide() makes a plan of a view, an event and the time');
 is_deeply([ map { my $file = $_; map { $file } $source{$file} =~ /\bdecide\(&/g } sort keys %source ], ['src/core/protocol.c'],
 	'decide() is called in one place');
@@ -84,7 +84,7 @@ is_deeply([ grep { $source{$_} =~ /\bwrite_plan\(call/ } sort keys %source ], ['
 my $protocol = 'src/core/protocol.c';
 ok(in_order(body($protocol, 'carry_out_with'), 'for (read_rows(', 'decide(', 'proceed('),
 	'the rows are read, and a plan is made before each step');
-ok(in_order(body($protocol, 'proceed'), 'asks != 0', 'read_parts(', 'else if (plan->needs_name', 'take_needed(', 'refresh_rows(', 'else if (plan->likes_tags', 'take_liked(', 'complete('),
+ok(in_order(body($protocol, 'proceed'), 'asks != 0', 'read_parts(', 'else if (plan->needs_name', 'take_needed(', 'refresh_rows(', 'else if (plan->optional_tags', 'take_optional(', 'complete('),
 	'the steps follow each other as on the page');
 ok(in_order(body($protocol, 'complete'), 'if (writes_anything(plan))', 'write_plan(', 'else', 'give_back('),
 	'a plan that writes nothing gives its tags back');
@@ -97,7 +97,7 @@ ok(in_order(body('src/store/tag.c', 'is_attended'), 'LockAcquire(&tag.locktag, R
 ok(in_order(body('src/core/fence.c', 'fences_verify'), 'list_pending(', 'for (', 'verify_pending(') && in_order(body('src/core/fence.c', 'list_pending'), 'qsort(', 'compare_entry_locks')
 	  && in_order(body('src/core/fence.c', 'compare_entry_locks'), 'compare_lock_keys('), 'fences are verified in the order of the keys of their locks');
 ok(in_order(body('src/core/fence.c', 'verify_pending'), 'wait_tag(NULL, &tag, RowShareLock)', 'store_is_current(', 'store_load_lock('), 'under the tag the row is read again');
-ok(in_order(body('src/core/wait.c', 'wait_loop'), 'find_keeper(&name, RowShareLock)', 'look_uninterrupted('), 'a waiter asks who holds the tag before it looks');
+ok(in_order(body('src/core/wait.c', 'wait_loop'), 'find_tag_holder(&name, RowShareLock)', 'look_uninterrupted('), 'a waiter asks who holds the tag before it looks');
 like($source{'src/core/wait.c'}, qr/^#define MAX_SLEEP_MS\s+1000$/m, 'a sleep lasts a second at most');
 like($source{'src/store/recent.c'}, qr/^#define RECENT_US\s+\(10 \* USECS_PER_MINUTE\)$/m, 'a row is remembered for ten minutes');
 unlike($source{'src/core/deadlock.c'}, qr/\b(?:try_tag|wait_tag|LockAcquire)\(/, 'the search for deadlocks takes no tag');
@@ -156,7 +156,7 @@ is_deeply([ grep { $model !~ /^inline \Q$_\E\(/m } $section =~ /`(\w+)\(\)`/g ],
 is_deeply([ sort map { @$_ } column('The model', 0) ],
 	[ sort map { m{([^/]+)\.pml$} && $1 ne 'lease' ? $1 : () } glob "$top/test/model/*.pml" ], 'the page has every configuration of the model');
 # what the model bears the names of, is in the C
-my @decisions = grep { /^decide/ || /^(?:take_needed|take_liked|refresh_rows|find_head|write_plan|carry_out|wait_for_keeper|pass_dead|enqueue|end_grant|answer_ended|write_look)$/ } $model =~ /^inline (\w+)\(/mg;
+my @decisions = grep { /^decide/ || /^(?:take_needed|take_optional|refresh_rows|find_head|write_plan|carry_out|wait_for_tag_holder|pass_dead|enqueue|end_grant|answer_ended|write_look)$/ } $model =~ /^inline (\w+)\(/mg;
 cmp_ok(scalar @decisions, '>', 12, 'the model follows the source');
 is_deeply([ grep { $all !~ /^\Q$_\E\(/m } @decisions ], [], 'its functions are called as those of the source');
 
