@@ -89,8 +89,8 @@ ok(in_order(body($protocol, 'proceed'), 'asks != 0', 'read_parts(', 'else if (pl
 ok(in_order(body($protocol, 'complete'), 'if (writes_anything(plan))', 'write_plan(', 'else', 'give_back('),
 	'a plan that writes nothing gives its tags back');
 ok(in_order(body($protocol, 'write_plan'), 'save_rows(', 'keep_tags('), 'one that writes keeps them');
-ok(in_order(body($protocol, 'judge_anew'), 'clock_read(view->lock.changed_at)') && in_order(body($protocol, 'read_rows'), 'store_load_lock(', 'judge_anew(')
-	  && in_order(body($protocol, 'refresh_rows'), 'refresh_lock(', 'judge_anew('), "the clock is read after the lock's row");
+ok(in_order(body($protocol, 'reset_view'), 'clock_read(view->lock.changed_at)') && in_order(body($protocol, 'read_rows'), 'store_load_lock(', 'reset_view(')
+	  && in_order(body($protocol, 'refresh_rows'), 'refresh_lock(', 'reset_view('), "the clock is read after the lock's row");
 ok(in_order(body('src/store/tag.c', 'wait_tag'), 'Assert(obeys_order(tag))', 'LockAcquire(') && in_order(body('src/store/tag.c', 'obeys_order'), 'may_stand_in_line('),
 	'wait_tag() asserts what may_stand_in_line() says');
 ok(in_order(body('src/store/tag.c', 'is_attended'), 'LockAcquire(&tag.locktag, RowExclusiveLock, false, true)'), 'liveness is tested by trying RowExclusiveLock');
