@@ -372,6 +372,20 @@ foreach my $language (@present)
 	is(body($lock), '', "$language: nothing is written");
 	is(sql('SELECT last_value FROM tries'), '2', "$language: the write was not retried");
 
+	# the connection of the work is busy for longer than the lease
+	$lock = "$language.busy";
+	$worker = start($language, $lock, 'a', 3, 0);
+	like(said($worker), qr/^held /, "$language: another lock is held");
+	is(outcome($gate, 'SELECT pg_advisory_lock(42) IS NULL'), 'f', 'the gate is closed');
+	my $granted = sql("SELECT expires_at FROM leaselock.lease_peek('$lock')");
+	order($worker, 'write one');
+	ok(writer_waits(), "$language: a write is in progress");
+	ok($node->poll_query_until('postgres', "SELECT expires_at > '$granted' FROM leaselock.lease_peek('$lock')"), "$language: meanwhile the lease is renewed");
+	ok($node->poll_query_until('postgres', "SELECT clock_timestamp() > '$granted' AND NOT lapsed FROM leaselock.lease_peek('$lock')"), "$language: and outlasts its first length");
+	is(outcome($gate, 'SELECT pg_advisory_unlock(42)'), 't', 'the gate is open');
+	is(said($worker), 'written', "$language: the write succeeds");
+	is(ended($worker), 'ended', "$language: the work ends");
+
 	# a worker that is stopped, and continues after its lease has run out
 	$lock = "$language.stopped";
 	$worker = start($language, $lock, 'a', 60, 0);
