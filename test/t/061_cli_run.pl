@@ -214,6 +214,15 @@ ok(!alive('stopped'), 'the command no longer runs');
 $node->start;
 cmp_ok(last_beat('stopped'), '<', expiry('stopped'), 'it ended before its lease');
 
+$run = start_cli(qw(run grace --lease-seconds 8 --), beat('grace', 'stubborn'));
+ok(beats('grace'), 'a command that ignores TERM, without --grace, starts');
+$node->stop('immediate');
+is(finish($run), 2, 'the command is ended when the lease cannot be renewed');
+$node->start;
+my ($told) = contents('grace') =~ /^term (\d+\.\d+)$/m;
+ok($told && last_beat('grace') - $told > 1 && last_beat('grace') - $told < 3,
+	'without --grace a quarter of the lease lies between TERM and KILL') or diag(last_beat('grace') - ($told // 0));
+
 $run = start_cli(qw(run frozen --lease-seconds 4 --grace 1 --), beat('frozen', 'stubborn'));
 ok(beats('frozen'), 'a command that ignores TERM and whose server will hang starts');
 my @pids = server_pids();
