@@ -181,6 +181,23 @@ end('kept');
 is(finish($run), 5, 'the command finishes normally');
 is(holders('kept'), '0', 'then the lock is free');
 
+# Seven expiries: of the six times between them the shortest tells that a renewal
+# is not made later, and the longest that it is not made earlier; a busy machine
+# makes some of them longer.
+$run = start_cli(qw(run third --lease-seconds 3 --), beat('third'));
+ok(beats('third'), 'a command with a short lease starts');
+my @expiry;
+wait_until(sub {
+	my $now = expiry('third');
+	push @expiry, $now if !@expiry || $now > $expiry[-1];
+	return @expiry > 6;
+});
+my @between = sort { $a <=> $b } map { $expiry[$_] - $expiry[ $_ - 1 ] } 1 .. $#expiry;
+ok(@between == 6 && $between[0] < 1.4 && $between[-1] > 0.9, 'the lease is renewed whenever a third of it has passed')
+  or diag("@between");
+end('third');
+is(finish($run), 5, 'the command finishes normally');
+
 $run = start_cli(qw(run left --lease-seconds 60 -- sh -c), <<'SCRIPT', 'sh', "$dir/beat", "$dir/left");
 sh "$1" "$2" &
 exit 3
