@@ -86,7 +86,7 @@ is_deeply([ grep { $model !~ /^inline \Q$_\E\(/m } $section =~ /`(\w+)\(\)`/g ],
 is_deeply([ sort map { @$_ } column('The model', 0) ],
 	[ sort map { m{([^/]+)\.pml$} && $1 ne 'lease' ? $1 : () } glob "$top/test/model/*.pml" ], 'the page has every configuration of the model');
 # what the model bears the names of, is in the C
-my @decisions = grep { /^decide/ || /^(?:take_needed|take_liked|refresh_rows|find_head|write_plan|carry_out|wait_for_keeper|pass_dead|enqueue|end_grant|answer_ended|write_look)$/ } $model =~ /^inline (\w+)\(/mg;
+my @decisions = grep { /^decide/ || /^(?:take_needed|take_optional|refresh_rows|find_head|write_plan|carry_out|wait_for_tag_holder|pass_dead|enqueue|end_grant|answer_ended|write_look)$/ } $model =~ /^inline (\w+)\(/mg;
 cmp_ok(scalar @decisions, '>', 12, 'the model follows the source');
 is_deeply([ grep { $all !~ /^\Q$_\E\(/m } @decisions ], [], 'its functions are called as those of the source');
 
