@@ -8,6 +8,7 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib $FindBin::RealBin;
 use LeaseTest;
+use PostgreSQL::Test::Utils;
 use Test::More;
 
 my ($publisher, $subscriber) = map {
@@ -277,6 +278,24 @@ write_rows(@guarded);
 cmp_ok($fence, '>',
 	$publisher->safe_psql('postgres', 'SELECT max(fence) FROM leaselock.floor'),
 	'FOR ALL TABLES: a new fence is above the floor');
+
+# a subscriber of all tables: note what happens
+$subscriber->safe_psql('postgres', "CREATE SUBSCRIPTION s CONNECTION '" . $publisher->connstr . " dbname=postgres' PUBLICATION everything WITH (copy_data = false)");
+$publisher->safe_psql('postgres', q{SELECT leaselock.try_lock('theirs', 'p', '1 h')});
+$publisher->wait_for_catchup('s');
+diag 'A ', node_outcome($subscriber, q{SELECT * FROM leaselock.lease_status});
+diag 'B ', node_outcome($subscriber, q{SELECT leaselock.try_lock('theirs', 's', '1 h')});
+diag 'B2 ', node_outcome($subscriber, q{SELECT * FROM leaselock.lease_status});
+$publisher->safe_psql('postgres', q{SELECT leaselock.renew_lock('theirs', 'p', '1 h')});
+$publisher->wait_for_catchup('s');
+diag 'C ', node_outcome($subscriber, q{SELECT * FROM leaselock.lease_status});
+diag 'C2 ', node_outcome($subscriber, q{SELECT leaselock.renew_lock('theirs', 's', '1 h')});
+diag 'D ', node_outcome($subscriber, q{SELECT leaselock.try_lock('mine', 's', '1 h')});
+my $log2 = -s $subscriber->logfile;
+$publisher->safe_psql('postgres', q{SELECT leaselock.try_lock('mine', 'p', '1 h')});
+$subscriber->wait_for_log(qr/23505/, $log2);
+diag 'E ', slurp_file($subscriber->logfile, $log2) =~ s/.*?(\S* 23505.*?)\n.*/$1/sr;
+$subscriber->safe_psql('postgres', 'DROP SUBSCRIPTION s');
 
 # ---------------------------------------------------------------------
 
