@@ -152,6 +152,9 @@ in_source(qq{make install-cli PGXS= DESTDIR="$source/plain"});
 is(files("$source/plain"), "/usr/local/bin/leaselock\n/usr/local/share/bash-completion/completions/leaselock\n/usr/local/share/man/man1/leaselock.1\n",
 	'without them they are below /usr/local');
 
+in_source(qq{make uninstall DESTDIR="$source/all" && make uninstall-cli PGXS= DESTDIR="$source/plain"});
+is(files("$source/all") . files("$source/plain"), '', 'make uninstall leaves nothing');
+
 like(said_in_source('make all includedir=/nonexistent'), qr/no libpq-fe\.h in \/nonexistent: the program leaselock is not built/, 'without libpq the program is not built');
 like(said_in_source('make cli PGXS= HAVE_JANSSON='), qr/no jansson\.h: the program leaselock is built without its subcommand mcp/, 'without jansson the build says what it leaves out');
 like(said_in_source('src/cli/leaselock mcp </dev/null'), qr/not available in this build/, 'without jansson there is no leaselock mcp');
