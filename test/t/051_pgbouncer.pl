@@ -1,5 +1,7 @@
 # Through PgBouncer in transaction mode: each call of a client runs in a
 # different server process.
+#
+# Native only: PgBouncer is not in the trees of the other majors.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,6 +1,8 @@
 # The clients of contrib/clients: the test leads a worker of each language,
 # line by line, through everything that can happen to a lease while work is
 # done under it.
+#
+# Native only: the drivers are not in the trees of the other majors.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,4 +1,6 @@
 # doc/recipes.md: its blocks, as they stand there, and what the page says of them.
+#
+# One major: it is long, and what it finds hardly depends on the version.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,6 +1,8 @@
 # leaselock run: a command under a lease.  Tests what it passes to the command
 # and back, and that the command does not outlive the lease, whatever dies or
 # hangs.
+#
+# One major: the program is the same for all of them.
 
 use strict;
 use warnings FATAL => 'all';

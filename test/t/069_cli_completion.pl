@@ -1,6 +1,8 @@
 # Completion in bash: commands and options as in --help, and scopes and names
 # from the server.  A server that does not answer causes no delay, and odd
 # names do no harm.
+#
+# One major: the program is the same for all of them.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,6 +1,8 @@
 # "leaselock mcp": waits and their progress, kept leases, cancellation, lost
 # connections, concurrent calls and the end of the input; finally two agents
 # play the story of the two workers.
+#
+# One major: the program is the same for all of them.
 
 use strict;
 use warnings FATAL => 'all';

@@ -4,6 +4,8 @@
 #
 # LEASELOCK_SEED repeats the random input; LEASELOCK_HOSTILE_CASES sets its
 # amount.
+#
+# One major: the program is the same for all of them.
 
 use strict;
 use warnings FATAL => 'all';
