@@ -99,7 +99,7 @@ CLI_OBJS = \
 	src/cli/help.o \
 	src/cli/event.o \
 	src/cli/output.o \
-	src/cli/question.o \
+	src/cli/query.o \
 	src/cli/link.o \
 	src/cli/acquire.o \
 	src/cli/watchdog.o \
@@ -182,7 +182,7 @@ ISOLATION = \
 	break_wait \
 	cache_floor \
 	cache_open_tables \
-	cache_places \
+	cache_tids \
 	cache_queues \
 	cache_recent \
 	cache_scopes \
@@ -413,7 +413,7 @@ UNIT_OBJS = \
 	test/unit/decide_test.o \
 	test/unit/world.o \
 	test/unit/promises.o \
-	test/unit/told.o \
+	test/unit/event_check.o \
 	test/unit/siphash_test.o \
 	test/unit/assert_stub.o
 

@@ -372,6 +372,7 @@ COMMENT ON COLUMN leaselock.lease_ticket.note IS
 --	LS002         the request id belongs to another identity
 --	53400         too many waiters for this lock (leaselock.max_waiters)
 --	25006         read-only transaction or standby
+--	40P01         deadlock with another transaction, during a wait
 --
 -- Tables: reads and writes leaselock.locks, leaselock.tickets
 -- ----------------------------------------------------------------------
@@ -407,6 +408,7 @@ COMMENT ON FUNCTION leaselock.lease_acquire(text, text, interval, interval, text
 --	42501  the caller is not a member of the role that acquired the ticket
 --	25006  read-only transaction or standby
 --	55P03  busy for longer than leaselock.lock_timeout
+--	40P01  deadlock with another transaction
 --
 -- Tables: reads and writes leaselock.locks, leaselock.tickets
 -- ----------------------------------------------------------------------
@@ -436,6 +438,7 @@ COMMENT ON FUNCTION leaselock.lease_get(uuid) IS
 --	              ticket, or of the role to which the scope is registered
 --	25006         read-only transaction or standby
 --	55P03         busy for longer than leaselock.lock_timeout
+--	40P01         deadlock with another transaction
 --
 -- Tables: reads and writes leaselock.locks, leaselock.tickets
 -- ----------------------------------------------------------------------
@@ -464,6 +467,7 @@ COMMENT ON FUNCTION leaselock.lease_renew(uuid, interval) IS
 --	42501  the caller is not a member of the role that acquired the ticket
 --	25006  read-only transaction or standby
 --	55P03  busy for longer than leaselock.lock_timeout
+--	40P01  deadlock with another transaction
 --
 -- Tables: reads and writes leaselock.locks, leaselock.tickets
 -- ----------------------------------------------------------------------
@@ -491,6 +495,7 @@ COMMENT ON FUNCTION leaselock.lease_release(uuid) IS
 --	22023, 22004  owner or scope violates the text rules, owner is NULL
 --	25006         read-only transaction or standby
 --	55P03         busy for longer than leaselock.lock_timeout
+--	40P01         deadlock with another transaction
 --
 -- Tables: reads and writes leaselock.locks, leaselock.tickets
 -- ----------------------------------------------------------------------
@@ -522,6 +527,8 @@ COMMENT ON FUNCTION leaselock.lease_release_all(text, text) IS
 --	42501         the caller is not a member of the role that acquired the
 --	              ticket
 --	25006         read-only transaction or standby
+--	55P03         busy for longer than leaselock.lock_timeout
+--	40P01         deadlock with another transaction
 --	2D000         the procedure cannot commit here: in a transaction block,
 --	              function, exception block or pipeline
 --
@@ -625,6 +632,7 @@ COMMENT ON FUNCTION leaselock.try_lock(text, text, interval, text) IS
 --	              registered
 --	25006         read-only transaction or standby
 --	55P03         busy for longer than leaselock.lock_timeout
+--	40P01         deadlock with another transaction
 --
 -- Tables: reads and writes leaselock.locks
 -- ----------------------------------------------------------------------
@@ -652,6 +660,7 @@ COMMENT ON FUNCTION leaselock.renew_lock(text, text, interval, text) IS
 --	22023, 22004  an argument is out of bounds, or NULL
 --	25006         read-only transaction or standby
 --	55P03         busy for longer than leaselock.lock_timeout
+--	40P01         deadlock with another transaction
 --
 -- Tables: reads and writes leaselock.locks
 -- ----------------------------------------------------------------------
@@ -692,6 +701,8 @@ COMMENT ON FUNCTION leaselock.release_lock(text, text, text) IS
 --	              this transaction's snapshot
 --	25006         standby
 --	LS001         at COMMIT, as above
+--	55P03, 40P01  at COMMIT: busy for longer than leaselock.lock_timeout, or
+--	              deadlock with another transaction
 --
 -- Tables: reads leaselock.locks
 -- ----------------------------------------------------------------------
@@ -742,6 +753,7 @@ COMMENT ON FUNCTION leaselock.fence_assert(text, bigint, text, boolean) IS
 --	22004         the fence, name or scope of the row is NULL
 --	22023, 0A000  the trigger is not written as above
 --	40001         as for fence_check
+--	55P03, 40P01  at COMMIT, as for fence_check
 --	25006         standby
 --
 -- Tables: reads leaselock.locks
@@ -1033,6 +1045,7 @@ COMMENT ON FUNCTION leaselock.lease_events(xid8, bigint, int) IS
 --	25006         read-only transaction or standby
 --	55P03         a lock of the scope was busy for longer than
 --	              leaselock.lock_timeout
+--	40P01         deadlock with another transaction
 --
 -- Tables: writes leaselock.scopes, leaselock.locks, leaselock.tickets
 -- ----------------------------------------------------------------------
@@ -1058,6 +1071,7 @@ COMMENT ON FUNCTION leaselock.lease_scope_create(text, name) IS
 --	22023, 22004  scope violates the text rules, or is NULL
 --	25006         read-only transaction or standby
 --	55P03         busy for longer than leaselock.lock_timeout
+--	40P01         deadlock with another transaction
 --
 -- Tables: writes leaselock.scopes
 -- ----------------------------------------------------------------------
@@ -1087,6 +1101,7 @@ COMMENT ON FUNCTION leaselock.lease_scope_drop(text) IS
 --	22023, 22004  an argument violates the text rules, or is NULL
 --	25006         read-only transaction or standby
 --	55P03         busy for longer than leaselock.lock_timeout
+--	40P01         deadlock with another transaction
 --
 -- Tables: writes leaselock.locks, leaselock.tickets
 -- ----------------------------------------------------------------------
@@ -1144,6 +1159,8 @@ COMMENT ON FUNCTION leaselock.lease_prune(interval, int) IS
 -- Errors:
 --	25006  read-only transaction or standby
 --	55P03  busy for longer than leaselock.lock_timeout
+--	40P01  deadlock with another transaction
+--	54000  no greater fence is available
 --
 -- Tables: reads leaselock.locks, writes leaselock.floor
 -- ----------------------------------------------------------------------

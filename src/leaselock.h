@@ -34,7 +34,7 @@
 
 /*
  * Our own SQLSTATEs.  The SQL standard reserves classes that begin with this
- * letter for implementations, and no client takes one for an error to retry.
+ * letter for implementations, and no client treats them as errors to retry.
  */
 #define ERRCODE_STALE_FENCE			MAKE_SQLSTATE('L', 'S', '0', '0', '1')
 #define ERRCODE_FOREIGN_REQUEST		MAKE_SQLSTATE('L', 'S', '0', '0', '2')

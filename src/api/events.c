@@ -3,11 +3,11 @@
  * events.c
  *	  The SQL function lease_events.
  *
- * Events are read with a single snapshot, and only those of transactions that
- * precede all transactions that were running when the snapshot was taken.
- * Therefore nothing is ever added before an event that was returned.  As in
- * the views, no lease lock is taken, and nothing remains that another
- * transaction could conflict with.
+ * Events are read with a single snapshot.  Only events of transactions that
+ * precede every transaction running at that moment are returned.  Therefore
+ * nothing is ever added before an event that was returned.  As in the views,
+ * no lease lock is taken, and nothing remains that another transaction could
+ * conflict with.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -57,22 +57,22 @@ static const Oid event_types[EVENT_COLUMNS] = {
 };
 
 /* The caller's access to events, cached during a call. */
-typedef struct Sight
+typedef struct EventAccess
 {
-	bool		sees_all;
+	bool		may_see_all;
 	bool		has_last;
 	char		last_scope[MAX_TEXT_BYTES + 1]; /* the last scope that was
 												 * checked */
-	bool		sees_last;
-} Sight;
+	bool		may_see_last;
+} EventAccess;
 
-static Sight
-caller_sight(void)
+static EventAccess
+caller_event_access(void)
 {
-	Sight		sight = {false};
+	EventAccess access = {false};
 
-	sight.sees_all = has_privs_of_role(GetUserId(), ROLE_PG_MONITOR);
-	return sight;
+	access.may_see_all = has_privs_of_role(GetUserId(), ROLE_PG_MONITOR);
+	return access;
 }
 
 /*
@@ -80,18 +80,18 @@ caller_sight(void)
  * everything see them.
  */
 static bool
-sees_event(Sight *sight, const EventRow *event)
+may_see_event(EventAccess *access, const EventRow *event)
 {
-	if (sight->sees_all || event->scope == NULL)
-		return sight->sees_all;
-	if (!sight->has_last || strcmp(sight->last_scope, event->scope) != 0)
+	if (access->may_see_all || event->scope == NULL)
+		return access->may_see_all;
+	if (!access->has_last || strcmp(access->last_scope, event->scope) != 0)
 	{
-		sight->sees_last = may_see_scope(event->scope);
-		sight->has_last = true;
-		snprintf(sight->last_scope, sizeof(sight->last_scope), "%s",
+		access->may_see_last = may_see_scope(event->scope);
+		access->has_last = true;
+		snprintf(access->last_scope, sizeof(access->last_scope), "%s",
 				 event->scope);
 	}
-	return sight->sees_last;
+	return access->may_see_last;
 }
 
 static void
@@ -128,14 +128,14 @@ put_events(ReturnSetInfo *result, EventScan *scan, int max_rows)
 	MemoryContext context = AllocSetContextCreate(old_context,
 												  "leaselock events",
 												  ALLOCSET_SMALL_SIZES);
-	Sight		sight = caller_sight();
+	EventAccess access = caller_event_access();
 	EventRow	event;
 
 	MemoryContextSwitchTo(context);
 	while (max_rows > 0 && store_next_event(scan, &event))
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (sees_event(&sight, &event))
+		if (may_see_event(&access, &event))
 		{
 			put_event(result, &event);
 			max_rows--;
@@ -175,17 +175,18 @@ leaselock_lease_events(PG_FUNCTION_ARGS)
 	ReturnSetInfo *result = begin_result_rows(fcinfo, "lease_events",
 											  event_types, EVENT_COLUMNS);
 
-	store_begin_picture();
+	store_begin_shared_snapshot();
 	PG_TRY();
 	{
-		EventScan  *scan = store_open_events(&after, store_picture_horizon());
+		EventScan  *scan = store_open_events(&after,
+											 store_shared_snapshot_horizon());
 
 		put_events(result, scan, max_rows);
 		store_close_events(scan);
 	}
 	PG_FINALLY();
 	{
-		store_end_picture();
+		store_end_shared_snapshot();
 	}
 	PG_END_TRY();
 	return (Datum) 0;

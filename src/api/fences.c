@@ -20,8 +20,8 @@ PG_FUNCTION_INFO_V1(leaselock_fence_check);
 PG_FUNCTION_INFO_V1(leaselock_fence_assert);
 
 /*
- * Reads the arguments (name, fence, scope, allow_lapsed) of "function".  Raises
- * 25006 on a standby and 25000 in a parallel worker.
+ * Reads the arguments (name, fence, scope, allow_lapsed) of "function".
+ * Raises 25006 on a standby and 25000 in a parallel worker.
  */
 static LockKey
 fence_arguments(FunctionCallInfo fcinfo, const char *function, int64 *fence,

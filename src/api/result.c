@@ -20,6 +20,21 @@
 #include "store/table.h"
 
 /*
+ * Raises 42883 if the function was dropped between the analysis of the
+ * statement and its execution, in which case the server could not tell what
+ * it returns.
+ */
+static void
+require_function(FunctionCallInfo fcinfo, const char *function)
+{
+	if (!SearchSysCacheExists1(PROCOID,
+							   ObjectIdGetDatum(fcinfo->flinfo->fn_oid)))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_FUNCTION),
+				 errmsg("function %s() has been dropped", function)));
+}
+
+/*
  * The row type of a function that returns a named composite type.  The server
  * assigns an identifier to each version of a type; *checked remembers the last
  * identifier that passed the check, so that it need not be checked again.
@@ -45,8 +60,8 @@ named_row_type(FunctionCallInfo fcinfo, const char *function,
 
 /*
  * The row type of a function's result, after verifying that it has the columns
- * that we are going to return.  Raises 55000; and 42883 if the function was
- * dropped between the analysis of the statement and its execution.
+ * that we are going to return.  Raises 55000; and 42883 if the function has
+ * been dropped.
  */
 TupleDesc
 result_row_type(FunctionCallInfo fcinfo, const char *function,
@@ -54,11 +69,7 @@ result_row_type(FunctionCallInfo fcinfo, const char *function,
 {
 	TupleDesc	desc;
 
-	if (!SearchSysCacheExists1(PROCOID,
-							   ObjectIdGetDatum(fcinfo->flinfo->fn_oid)))
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_FUNCTION),
-				 errmsg("function %s() has been dropped", function)));
+	require_function(fcinfo, function);
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
 	store_check_result(function, desc, types, columns);
@@ -67,7 +78,8 @@ result_row_type(FunctionCallInfo fcinfo, const char *function,
 
 /*
  * Starts a set-returning function that only reads, and verifies its columns.
- * Raises 55000, and 25000 in a parallel worker.
+ * Raises 55000, 42883 if the function has been dropped, and 25000 in a parallel
+ * worker.
  */
 ReturnSetInfo *
 begin_result_rows(FunctionCallInfo fcinfo, const char *function,
@@ -78,6 +90,7 @@ begin_result_rows(FunctionCallInfo fcinfo, const char *function,
 	if (IsInParallelMode())
 		PreventCommandIfParallelMode(psprintf("%s()", function));
 	store_begin_call(false);
+	require_function(fcinfo, function);
 	InitMaterializedSRF(fcinfo, 0);
 	result = (ReturnSetInfo *) fcinfo->resultinfo;
 	store_check_result(function, result->setDesc, types, columns);

@@ -107,7 +107,7 @@ static const Oid ticket_types[TICKET_COLUMNS] = {
  */
 
 /*
- * Adds the rows of one lock to the result.  The lock may have no holder; then it has a
+ * Adds the rows of one lock to the result.  A lock without a holder has a
  * queue.
  */
 typedef void (*PutLock) (ReturnSetInfo *result, const LockRow *lock,
@@ -198,8 +198,8 @@ put_held_locks(LiveWalk *walk)
 }
 
 /*
- * Adds every live lock once, as of one moment.  Otherwise a lock might be
- * seen first without a holder and then with one.
+ * Adds every live lock once, as of one moment.  Otherwise a lock might be seen
+ * first without a holder and then with one.
  */
 static void
 put_live_locks(ReturnSetInfo *result, PutLock put)
@@ -212,7 +212,7 @@ put_live_locks(ReturnSetInfo *result, PutLock put)
 	walk.queued = create_hash_set();
 	walk.context = AllocSetContextCreate(old_context, "leaselock status",
 										 ALLOCSET_SMALL_SIZES);
-	store_begin_picture();
+	store_begin_shared_snapshot();
 	PG_TRY();
 	{
 		put_free_locks(&walk);
@@ -222,7 +222,7 @@ put_live_locks(ReturnSetInfo *result, PutLock put)
 	PG_FINALLY();
 	{
 		MemoryContextSwitchTo(old_context);
-		store_end_picture();
+		store_end_shared_snapshot();
 	}
 	PG_END_TRY();
 	MemoryContextDelete(walk.context);
@@ -327,7 +327,7 @@ leaselock_lease_peek(PG_FUNCTION_ARGS)
 	LockRow		lock;
 
 	/* with a single snapshot, like the views */
-	store_begin_picture();
+	store_begin_shared_snapshot();
 	PG_TRY();
 	{
 		store_load_lock(&key, &lock);
@@ -336,7 +336,7 @@ leaselock_lease_peek(PG_FUNCTION_ARGS)
 	}
 	PG_FINALLY();
 	{
-		store_end_picture();
+		store_end_shared_snapshot();
 	}
 	PG_END_TRY();
 	return (Datum) 0;
@@ -358,8 +358,8 @@ leaselock_internal_status_rows(PG_FUNCTION_ARGS)
  */
 
 /*
- * Adds a live ticket.  "number" is the depth of a held ticket and the
- * position of a waiting one.
+ * Adds a live ticket.  "number" is the depth of a held ticket and the position
+ * of a waiting one.
  */
 static void
 put_ticket_row(ReturnSetInfo *result, const TicketRow *ticket,
@@ -406,36 +406,36 @@ put_shares(ReturnSetInfo *result, const LockRow *lock, TimestampTz now)
 }
 
 /* An identity that waits for a lock, and its position. */
-typedef struct Met
+typedef struct WaiterPosition
 {
 	char		who[MAX_TEXT_BYTES + 16];	/* role and owner */
 	int			position;
-} Met;
+} WaiterPosition;
 
 static HTAB *
-create_met(void)
+create_positions(void)
 {
 	HASHCTL		info = {0};
 
-	info.keysize = sizeof(((Met *) NULL)->who);
-	info.entrysize = sizeof(Met);
+	info.keysize = sizeof(((WaiterPosition *) NULL)->who);
+	info.entrysize = sizeof(WaiterPosition);
 	info.hcxt = CurrentMemoryContext;
 	return hash_create("leaselock waiting identities", 64, &info,
 					   HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
 }
 
-/* The position of an identity among those met so far; adds it if it is new. */
+/* The position of an identity among those so far; adds it if it is new. */
 static int
-exact_position(HTAB *met, const Identity *who)
+exact_position(HTAB *positions, const Identity *who)
 {
 	char		key[MAX_TEXT_BYTES + 16];
-	Met		   *entry;
+	WaiterPosition *entry;
 	bool		found;
 
 	snprintf(key, sizeof(key), "%u %s", who->role, who->owner);
-	entry = hash_search(met, key, HASH_ENTER, &found);
+	entry = hash_search(positions, key, HASH_ENTER, &found);
 	if (!found)
-		entry->position = (int) hash_get_num_entries(met);
+		entry->position = (int) hash_get_num_entries(positions);
 	return entry->position;
 }
 
@@ -447,7 +447,7 @@ static void
 put_waiters(ReturnSetInfo *result, const LockRow *lock, TimestampTz now)
 {
 	TicketScan *scan = store_open_queue(&lock->key, 0);
-	HTAB	   *met = create_met();
+	HTAB	   *positions = create_positions();
 	TicketRow	ticket;
 
 	while (store_next_ticket(scan, &ticket))
@@ -455,9 +455,9 @@ put_waiters(ReturnSetInfo *result, const LockRow *lock, TimestampTz now)
 		complete_waiter(&ticket, now);
 		if (waiter_is_live(&ticket, lock, now))
 			put_ticket_row(result, &ticket, LEASE_WAITING,
-						   exact_position(met, &ticket.who), now);
+						   exact_position(positions, &ticket.who), now);
 	}
-	hash_destroy(met);
+	hash_destroy(positions);
 	store_close_tickets(scan);
 }
 

@@ -59,7 +59,7 @@ enum
 #define MIN_BACK_OFF_MS		100
 #define MAX_BACK_OFF_MS		1000
 
-/* How much later each place in the queue polls than the one before it. */
+/* How much later a waiter polls than the identity ahead of it. */
 #define POLL_STEP_MS		500
 
 static const Oid answer_types[ANSWER_COLUMNS] = {

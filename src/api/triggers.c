@@ -179,12 +179,12 @@ parse_guard(FunctionCallInfo fcinfo, const TriggerData *data, Guard *guard)
 	int			count = data->tg_trigger->tgnargs;
 	char	  **args = data->tg_trigger->tgargs;
 	const char *usage;
-	int			least;
+	int			min_args;
 
 	guard->form = find_form(data, count > 0 ? args[0] : NULL);
 	usage = guard_usage[guard->form];
-	least = guard->form == GUARD_TRANSACTION ? 2 : 3;
-	if (count < least || count > least + 1)
+	min_args = guard->form == GUARD_TRANSACTION ? 2 : 3;
+	if (count < min_args || count > min_args + 1)
 		reject_arguments(function,
 						 psprintf("the form '%s' does not take %d argument%s",
 								  guard_forms[guard->form], count,
@@ -193,12 +193,12 @@ parse_guard(FunctionCallInfo fcinfo, const TriggerData *data, Guard *guard)
 	{
 		guard->name_column = find_column(data, args[2], TEXTOID, function,
 										 usage);
-		guard->scope_column = count == least ? 0 :
+		guard->scope_column = count == min_args ? 0 :
 			find_column(data, args[3], TEXTOID, function, usage);
 	}
 	else
-		guard->key = constant_key(fcinfo, args[least - 1],
-								  count > least ? args[least] : DEFAULT_SCOPE);
+		guard->key = constant_key(fcinfo, args[min_args - 1],
+								  count > min_args ? args[min_args] : DEFAULT_SCOPE);
 	if (guard->form != GUARD_TRANSACTION)
 		guard->fence_column = find_column(data, args[1], INT8OID, function,
 										  usage);

@@ -40,40 +40,40 @@
 #define LATE_MS				1000
 
 /* Never ask the server more often than this, whatever it suggests. */
-#define LEAST_PAUSE_MS		10
+#define MIN_PAUSE_MS		10
 
 /* The longest wait of one request, unless the server's max_wait differs. */
-#define LONGEST_WAIT_MS		300000
+#define MAX_WAIT_MS		300000
 
 /*
- * How long after a refusal to ask again for a next place that is not urgent.
+ * How long to pause after the next entry was refused.  It is not urgent yet.
  */
-#define NEXT_PLACE_PAUSE_MS	10000
+#define NEXT_ENTRY_PAUSE_MS	10000
 
-/* A request, and its ticket. */
-typedef struct Place
+/* A request and its ticket: an entry in the lock's queue. */
+typedef struct QueueEntry
 {
 	char		request[40];
 	Ticket		ticket;
 	bool		outcome_is_open;	/* sent, but not answered */
 	int64_t		wait_ms;		/* length of the ticket's whole wait */
-} Place;
+} QueueEntry;
 
 /*
  * One acquisition.  A wait that is too long for one request consists of
- * several.  Each is made when the one before it has half of its wait left.
- * All have the same owner, so the newer ticket shares the place of the older
- * one.  When the older wait runs out, nobody is ahead of the newer ticket who
- * came after it.
+ * several.  Each is made when half of the wait of the previous request is
+ * left.  All have the same owner, so the newer ticket shares the place of the
+ * older ticket.  When the older wait runs out, nobody who came after the newer
+ * ticket is ahead of it.
  */
 typedef struct Attempt
 {
 	Link	   *link;
 	const Options *options;
-	Place		place;
+	QueueEntry	entry;
 	bool		is_long;		/* too long a wait for one request */
 	bool		has_next;
-	Place		next;
+	QueueEntry	next;
 	Instant		next_at;		/* not to be requested before */
 	char		last_request[40];
 	const char *note;
@@ -86,7 +86,7 @@ typedef struct Attempt
 typedef enum Step
 {
 	SETTLED,
-	ASK_AGAIN,
+	REPEAT,
 	PAUSE
 } Step;
 
@@ -101,53 +101,55 @@ back_off_ms(int failures)
 }
 
 /* ---------------------------------------------------------------------
- * Asking
+ * Requests
  * ---------------------------------------------------------------------
  */
 
 /*
- * patience_ms
+ * answer_timeout_ms
  *	  How long to wait for the answer.  The first answer may take as long as
  *	  the wait, because other transactions may delay it; once we have a ticket,
  *	  answers come at once.  After a failure, only the time for retries is
  *	  left.
  */
 static int64_t
-patience_ms(const Attempt *attempt, const Place *place, int64_t left)
+answer_timeout_ms(const Attempt *attempt, const QueueEntry *entry,
+				  int64_t left)
 {
 	int64_t		rest = attempt->retry_until - now();
 
-	if (left > LONGEST_WAIT_MS)
-		left = LONGEST_WAIT_MS;
+	if (left > MAX_WAIT_MS)
+		left = MAX_WAIT_MS;
 	if (attempt->failures == 0 || rest > ANSWER_MS)
-		return ANSWER_MS + (place->ticket.ticket[0] ? 0 : left);
+		return ANSWER_MS + (entry->ticket.ticket[0] ? 0 : left);
 	return LAST_ANSWER_MS + (rest > 0 ? rest : 0);
 }
 
 /*
- * ask_for
- *	  Makes the request, or polls, which is the same.
+ * send_request
+ *	  Makes the request, or repeats it to poll.
  */
 static Progress
-ask_for(Attempt *attempt, Place *place)
+send_request(Attempt *attempt, QueueEntry *entry)
 {
 	const Options *options = attempt->options;
 	Link	   *link = attempt->link;
-	Ticket	   *ticket = &place->ticket;
+	Ticket	   *ticket = &entry->ticket;
 	int64_t		left = attempt->give_up_at - now();
 	char		wait[32];
 	const char *parameters[] = {
 		options->name, options->owner, options->lease, wait,
-		options->scope, place->request, attempt->note
+		options->scope, entry->request, attempt->note
 	};
 	Progress	progress;
 
 	left = left < 0 ? 0 : left;
 	snprintf(wait, sizeof(wait), "%lld.%03d", (long long) left / 1000,
 			 (int) (left % 1000));
-	ticket->asked_at = now();
-	link_ask(link, attempt->is_long ? ASK_ACQUIRE_LONG : ASK_ACQUIRE,
-			 parameters, ticket->asked_at + patience_ms(attempt, place, left));
+	ticket->sent_at = now();
+	link_send(link, attempt->is_long ? QUERY_ACQUIRE_LONG : QUERY_ACQUIRE,
+			  parameters,
+			  ticket->sent_at + answer_timeout_ms(attempt, entry, left));
 	progress = link_await(link, true);
 	if (progress == PENDING)
 	{
@@ -159,11 +161,11 @@ ask_for(Attempt *attempt, Place *place)
 	if (progress == ANSWERED)
 	{
 		read_ticket(link->answer, ticket);
-		if (place->wait_ms == 0 && strcmp(ticket->state, "waiting") == 0)
-			place->wait_ms = ticket->remaining_ms;
+		if (entry->wait_ms == 0 && strcmp(ticket->state, "waiting") == 0)
+			entry->wait_ms = ticket->remaining_ms;
 	}
 	if (progress == ANSWERED || link_outcome_is_open(link))
-		place->outcome_is_open = progress != ANSWERED;
+		entry->outcome_is_open = progress != ANSWERED;
 	return progress;
 }
 
@@ -171,7 +173,7 @@ static void
 show_wait(const Attempt *attempt)
 {
 	const Options *options = attempt->options;
-	const Ticket *ticket = &attempt->place.ticket;
+	const Ticket *ticket = &attempt->entry.ticket;
 	bool		down = attempt->link->state == LINK_DOWN;
 	bool		foreign = ticket->holder[0] && !down;
 	char		left[64] = "";
@@ -212,31 +214,31 @@ pause_for(const Attempt *attempt, int64_t ms)
 }
 
 /* ---------------------------------------------------------------------
- * Places
+ * Entries in the queue
  * ---------------------------------------------------------------------
  */
 
 /*
- * has_place
- *	  Whether a ticket is, or may be, in the queue.
+ * has_entry
+ *	  Whether there is a ticket, or may be one.
  */
 static bool
-has_place(const Place *place)
+has_entry(const QueueEntry *entry)
 {
-	return place->outcome_is_open || place->ticket.ticket[0];
+	return entry->outcome_is_open || entry->ticket.ticket[0];
 }
 
 /*
- * make_place
+ * make_entry
  *	  Prepares a further request.  Its uuid is derived from the previous one,
- *	  so that a caller who repeats the first request finds all further ones.
+ *	  so that a caller who repeats the first request finds the others too.
  */
 static void
-make_place(Attempt *attempt, Place *place)
+make_entry(Attempt *attempt, QueueEntry *entry)
 {
 	next_uuid(attempt->last_request);
-	memset(place, 0, sizeof(*place));
-	snprintf(place->request, sizeof(place->request), "%s",
+	memset(entry, 0, sizeof(*entry));
+	snprintf(entry->request, sizeof(entry->request), "%s",
 			 attempt->last_request);
 }
 
@@ -248,18 +250,18 @@ make_place(Attempt *attempt, Place *place)
 static void
 warn_of_request(const Attempt *attempt)
 {
-	if (has_place(&attempt->place))
+	if (has_entry(&attempt->entry))
 		complain("request %s may have been granted: repeat it, or let its lease run out",
-				 attempt->place.request);
+				 attempt->entry.request);
 }
 
 /*
- * leave_next_place
- *	  Gives up the next place.  If we do not know whether there is one, it
+ * leave_next_entry
+ *	  Gives up the next entry.  If we do not know whether there is one, it
  *	  times out because nobody polls it.
  */
 static void
-leave_next_place(Attempt *attempt)
+leave_next_entry(Attempt *attempt)
 {
 	if (attempt->has_next && attempt->next.ticket.ticket[0])
 		give_back(attempt->link, &attempt->next.ticket, INT64_MAX);
@@ -267,69 +269,69 @@ leave_next_place(Attempt *attempt)
 }
 
 /*
- * leave_places
- *	  Gives up both places.  If it is uncertain whether that succeeded, prints
+ * leave_queue
+ *	  Gives up both entries.  If it is uncertain whether that succeeded, prints
  *	  a warning and returns false.
  */
 static bool
-leave_places(Attempt *attempt)
+leave_queue(Attempt *attempt)
 {
-	leave_next_place(attempt);
-	if (attempt->place.ticket.ticket[0] &&
-		give_back(attempt->link, &attempt->place.ticket, INT64_MAX))
+	leave_next_entry(attempt);
+	if (attempt->entry.ticket.ticket[0] &&
+		give_back(attempt->link, &attempt->entry.ticket, INT64_MAX))
 		return true;
 	warn_of_request(attempt);
 	return false;
 }
 
 /*
- * keep_next_place
- *	  Requests the next place when it is time, and polls it afterwards.  The
- *	  present place stays in use whatever the result.
+ * keep_next_entry
+ *	  Requests the next entry when it is time, and polls it afterwards.  The
+ *	  present entry stays in use whatever the result.
  */
 static void
-keep_next_place(Attempt *attempt)
+keep_next_entry(Attempt *attempt)
 {
-	const Place *place = &attempt->place;
-	Place	   *next = &attempt->next;
-	Instant		ends_at = now() + place->ticket.remaining_ms;
+	const QueueEntry *entry = &attempt->entry;
+	QueueEntry *next = &attempt->next;
+	Instant		ends_at = now() + entry->ticket.remaining_ms;
 	bool		failed;
 
-	if (!attempt->is_long || strcmp(place->ticket.state, "waiting") != 0)
+	if (!attempt->is_long || strcmp(entry->ticket.state, "waiting") != 0)
 		return;
 	if (!attempt->has_next &&
 		(ends_at + LATE_MS >= attempt->give_up_at ||
-		 place->ticket.remaining_ms > place->wait_ms / 2 ||
+		 entry->ticket.remaining_ms > entry->wait_ms / 2 ||
 		 now() < attempt->next_at))
 		return;
 	if (!attempt->has_next)
-		make_place(attempt, next);
+		make_entry(attempt, next);
 	attempt->has_next = true;
-	failed = ask_for(attempt, next) == FAILED;
-	if (failed && has_place(next))
+	failed = send_request(attempt, next) == FAILED;
+	if (failed && has_entry(next))
 		return;
 	if (!failed && strcmp(next->ticket.state, "held") == 0)
 	{
-		Place		held = *next;
+		QueueEntry	held = *next;
 
-		*next = attempt->place;
-		attempt->place = held;
+		*next = attempt->entry;
+		attempt->entry = held;
 	}
 	else if (failed || strcmp(next->ticket.state, "waiting") != 0)
 	{
 		attempt->has_next = false;
-		attempt->next_at = now() + NEXT_PLACE_PAUSE_MS;
+		attempt->next_at = now() + NEXT_ENTRY_PAUSE_MS;
 	}
 }
 
 /*
  * judge
- *	  Decides what to do after the answer for the present place.
+ *	  Decides what to do after the answer for the present entry.
  */
 static Step
 judge(Attempt *attempt)
 {
-	const char *state = attempt->place.ticket.state;
+	const char *state = attempt->entry.ticket.state;
 	bool		is_over = !attempt->is_long || now() >= attempt->give_up_at;
 
 	if (strcmp(state, "waiting") == 0)
@@ -339,17 +341,17 @@ judge(Attempt *attempt)
 	if (!is_over && strcmp(state, "timed_out") == 0)
 	{
 		if (attempt->has_next)
-			attempt->place = attempt->next;
+			attempt->entry = attempt->next;
 		else
-			make_place(attempt, &attempt->place);
+			make_entry(attempt, &attempt->entry);
 		attempt->has_next = false;
 		return PAUSE;
 	}
 	if (!attempt->has_next)
 		return SETTLED;
-	/* the last answer that we get must be the one for this place */
-	leave_next_place(attempt);
-	return ASK_AGAIN;
+	/* the last answer that we get must be for this entry */
+	leave_next_entry(attempt);
+	return REPEAT;
 }
 
 /* ---------------------------------------------------------------------
@@ -358,14 +360,14 @@ judge(Attempt *attempt)
  */
 
 /*
- * may_ask_otherwise
+ * may_change_request
  *	  Adapts the request if the server refuses a part of it that we chose.  The
- *	  server's limit for one wait may be lower than ours.  And the encoding of
- *	  the database may lack a character of the note, or need more bytes for it:
- *	  a note that we generated must not prevent anybody from getting the lock.
+ *	  server's limit for one wait may be lower than ours.  The encoding of the
+ *	  database may lack a character of the note, or need more bytes for it; a
+ *	  note that we generated must not prevent anybody from getting the lock.
  */
 static bool
-may_ask_otherwise(Attempt *attempt)
+may_change_request(Attempt *attempt)
 {
 	const Link *link = attempt->link;
 
@@ -375,7 +377,7 @@ may_ask_otherwise(Attempt *attempt)
 		attempt->is_long = true;
 		return true;
 	}
-	if (attempt->note == NULL || !attempt->options->note_is_made_up ||
+	if (attempt->note == NULL || !attempt->options->note_is_generated ||
 		strncmp(link->sqlstate, "22", 2) != 0)
 		return false;
 	attempt->note = NULL;
@@ -386,8 +388,8 @@ may_ask_otherwise(Attempt *attempt)
  * may_try_again
  *	  Whether to retry after a failure: it must be temporary, and there must be
  *	  time.  A lost answer is retried even without a wait, because the lock may
- *	  have been granted.  A standby refuses permanently, unless we have a place
- *	  in the queue: then it may be about to become the primary.
+ *	  have been granted.  A standby refuses permanently, unless we have an
+ *	  entry in the queue: then it may be about to become the primary.
  */
 static bool
 may_try_again(Attempt *attempt)
@@ -395,7 +397,7 @@ may_try_again(Attempt *attempt)
 	const Link *link = attempt->link;
 	bool		standby = strcmp(link->sqlstate, "25006") == 0;
 
-	if (!link_may_recover(link) && !(standby && has_place(&attempt->place)))
+	if (!link_may_recover(link) && !(standby && has_entry(&attempt->entry)))
 		return false;
 	if (link_outcome_is_open(link) && attempt->failures == 0 &&
 		attempt->retry_until < now() + RECOVERY_MS)
@@ -426,7 +428,7 @@ abandon(Attempt *attempt)
 	int			signo = next_signal();
 
 	clear_status_line();
-	leave_places(attempt);
+	leave_queue(attempt);
 	return EXIT_SIGNAL + signo;
 }
 
@@ -439,7 +441,7 @@ static ExitCode
 end_wait(Attempt *attempt)
 {
 	clear_status_line();
-	return leave_places(attempt) ? EXIT_NOT_HELD : EXIT_SERVER;
+	return leave_queue(attempt) ? EXIT_NOT_HELD : EXIT_SERVER;
 }
 
 /*
@@ -450,7 +452,7 @@ end_wait(Attempt *attempt)
 static int64_t
 pause_after_answer_ms(const Attempt *attempt)
 {
-	int64_t		pause = attempt->place.ticket.next_call_ms;
+	int64_t		pause = attempt->entry.ticket.next_call_ms;
 	int64_t		left = attempt->give_up_at - now();
 
 	if (attempt->has_next && attempt->next.ticket.next_call_ms < pause)
@@ -459,26 +461,27 @@ pause_after_answer_ms(const Attempt *attempt)
 		pause = left;
 	if (left <= 0 && pause > LATE_MS / 4)
 		pause = LATE_MS / 4;
-	return pause > LEAST_PAUSE_MS ? pause : LEAST_PAUSE_MS;
+	return pause > MIN_PAUSE_MS ? pause : MIN_PAUSE_MS;
 }
 
 /*
- * go_through
- *	  Asks until the lock is held or there is no hope left.
+ * run_attempt
+ *	  Repeats the request until the lock is held, or will not be.
  */
 static ExitCode
-go_through(Attempt *attempt)
+run_attempt(Attempt *attempt)
 {
 	for (;;)
 	{
-		Progress	progress = ask_for(attempt, &attempt->place);
+		Progress	progress = send_request(attempt, &attempt->entry);
 		Step		step = progress == ANSWERED ? judge(attempt) : PAUSE;
 
 		if (signal_is_pending())
 			return abandon(attempt);
 		if (step == SETTLED)
-			return ticket_exit_code(attempt->place.ticket.state);
-		if (step == ASK_AGAIN || (progress == FAILED && may_ask_otherwise(attempt)))
+			return ticket_exit_code(attempt->entry.ticket.state);
+		if (step == REPEAT ||
+			(progress == FAILED && may_change_request(attempt)))
 			continue;
 		if (progress == FAILED && !may_try_again(attempt))
 			return fail(attempt);
@@ -487,7 +490,7 @@ go_through(Attempt *attempt)
 		if (progress == ANSWERED)
 		{
 			attempt->failures = 0;
-			keep_next_place(attempt);
+			keep_next_entry(attempt);
 		}
 		pause_for(attempt, progress == ANSWERED ?
 				  pause_after_answer_ms(attempt) :
@@ -515,14 +518,14 @@ acquire(Link *link, const Options *options, Ticket *ticket)
 	attempt.note = options->note;
 	attempt.give_up_at = now() + (int64_t) (options->wait_seconds * 1000);
 	attempt.retry_until = attempt.give_up_at;
-	attempt.is_long = options->wait_seconds * 1000 > LONGEST_WAIT_MS;
-	snprintf(attempt.place.request, sizeof(attempt.place.request), "%s",
+	attempt.is_long = options->wait_seconds * 1000 > MAX_WAIT_MS;
+	snprintf(attempt.entry.request, sizeof(attempt.entry.request), "%s",
 			 options->request);
-	memcpy(attempt.last_request, attempt.place.request,
+	memcpy(attempt.last_request, attempt.entry.request,
 		   sizeof(attempt.last_request));
-	code = go_through(&attempt);
+	code = run_attempt(&attempt);
 	clear_status_line();
-	*ticket = attempt.place.ticket;
+	*ticket = attempt.entry.ticket;
 	return code;
 }
 
@@ -562,21 +565,21 @@ explain_refusal(const Options *options, const Ticket *ticket)
  */
 
 /*
- * ask_at_the_end
- *	  Asks a question before we exit, within a limited time: an unreachable
+ * query_before_exit
+ *	  Sends a query before we exit, within a limited time: an unreachable
  *	  server must not keep us, least of all beyond the end of the lease.
  */
 static bool
-ask_at_the_end(Link *link, Ask what, const char *const *parameters,
-			   Instant ends_at)
+query_before_exit(Link *link, QueryKind what, const char *const *parameters,
+				  Instant ends_at)
 {
-	Instant		most = now() + RECOVERY_MS;
-	Instant		give_up_at = ends_at < most ? ends_at : most;
+	Instant		max = now() + RECOVERY_MS;
+	Instant		give_up_at = ends_at < max ? ends_at : max;
 	int			failures = 0;
 
 	do
 	{
-		link_ask(link, what, parameters, give_up_at);
+		link_send(link, what, parameters, give_up_at);
 		if (link_await(link, false) == ANSWERED)
 			return true;
 		if (!link_may_recover(link))
@@ -596,7 +599,7 @@ give_back(Link *link, Ticket *ticket, Instant ends_at)
 {
 	const char *parameters[] = {ticket->ticket};
 
-	if (ask_at_the_end(link, ASK_RELEASE, parameters, ends_at))
+	if (query_before_exit(link, QUERY_RELEASE, parameters, ends_at))
 	{
 		read_ticket(link->answer, ticket);
 		if (!ticket_is_live(ticket->state))
@@ -610,23 +613,22 @@ give_back(Link *link, Ticket *ticket, Instant ends_at)
 }
 
 /*
- * stay_taken
- *	  Keeps the lock taken for a minimum time after its grant, by adding a
- *	  named hold to the ticket's grant for the remaining time, if there is any.
- *	  If the ticket is no longer held, give_back() will report that.  Prints a
- *	  warning and returns false if it failed; the caller should then keep the
- *	  ticket.
+ * add_named_hold
+ *	  Keeps the lock for a minimum time after its grant, by adding a named hold
+ *	  to the ticket's grant for the remaining time, if there is any.  If the
+ *	  ticket is no longer held, give_back() will report that.  Prints a warning
+ *	  and returns false if it failed; the caller should then keep the ticket.
  */
 bool
-stay_taken(Link *link, const Options *options, const Ticket *ticket,
-		   Instant ends_at)
+add_named_hold(Link *link, const Options *options, const Ticket *ticket,
+			   Instant ends_at)
 {
 	const char *parameters[] = {
 		ticket->ticket, options->lease, options->name, options->owner,
 		options->scope, options->at_least
 	};
 
-	if (ask_at_the_end(link, ASK_HOLD, parameters, ends_at))
+	if (query_before_exit(link, QUERY_HOLD, parameters, ends_at))
 		return true;
 	complain_of_lines(link->error,
 					  "could not keep \"%s\" taken; its lease will run out by itself: ",

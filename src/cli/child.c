@@ -3,8 +3,8 @@
  * child.c
  *	  The command: its process group, terminal and exit status.
  *
- * The command runs in its own process group, so that signals for it reach its
- * children too; it is gone when that group is empty.  If it shares a terminal
+ * The command runs in its own process group, so that signals to it reach its
+ * children too.  It is gone when that group is empty.  If it shares a terminal
  * with us, it becomes the foreground group: at once if its input and output
  * are the terminal, otherwise when it is stopped for using the terminal from
  * the background.  In "leaselock run ... | less", the pager therefore keeps
@@ -102,7 +102,7 @@ become_command(const Options *options, const Ticket *ticket, int terminal,
 	restore_signals();
 	sigprocmask(SIG_SETMASK, mask, NULL);
 #ifdef __linux__
-	/* the watchdog kills the group; this is for when both of us die */
+	/* the watchdog kills the group, unless it dies with us */
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 #endif
 	if (getppid() != parent)

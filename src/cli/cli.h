@@ -9,7 +9,7 @@
  *	text		messages, the status line, removal of control characters
  *	event		the local clock, signals, and the only place that sleeps
  *	output		answers as text or JSON
- *	question	the queries, and validation of their answers
+ *	query		the queries, and validation of their answers
  *	link		a connection that never blocks
  *	acquire		acquiring a lock, with or without waiting
  *	watchdog	the process that ends the command when the lease ends
@@ -78,7 +78,7 @@ typedef struct Options
 	const char *request;		/* never NULL for acquire and run */
 	bool		request_is_known;	/* the caller passed it */
 	const char *note;			/* for people; NULL: none */
-	bool		note_is_made_up;
+	bool		note_is_generated;
 	const char *fence;
 	const char *lease;			/* seconds as given; NULL if not given */
 	double		lease_seconds;
@@ -111,7 +111,7 @@ extern Command parse_options(int argc, char **argv, Options *options);
 
 extern void set_text_encoding(const char *name);
 extern void clean_text(char *text);
-extern void cut_text(char *text, size_t most);
+extern void cut_text(char *text, size_t max);
 extern void cut_to_width(char *line, int columns);
 extern void put_text(FILE *stream, const char *value);
 extern void put_json(FILE *stream, const char *value);
@@ -155,39 +155,39 @@ extern void print_heading(const char *heading);
 extern void fit_output(void);
 extern bool write_output(void);
 
-/* question.c */
+/* query.c */
 
-typedef enum Ask
+typedef enum QueryKind
 {
-	ASK_ACQUIRE,
-	ASK_ACQUIRE_LONG,
-	ASK_GET,
-	ASK_RENEW,
-	ASK_RELEASE,
-	ASK_HOLD,
-	ASK_STATUS,
-	ASK_PEEK,
-	ASK_LIST,
-	ASK_QUEUE,
-	ASK_BREAK,
-	ASK_PRESENT,
-	ASK_EVENTS
-} Ask;
+	QUERY_ACQUIRE,
+	QUERY_ACQUIRE_LONG,
+	QUERY_GET,
+	QUERY_RENEW,
+	QUERY_RELEASE,
+	QUERY_HOLD,
+	QUERY_STATUS,
+	QUERY_PEEK,
+	QUERY_LIST,
+	QUERY_QUEUE,
+	QUERY_BREAK,
+	QUERY_PRESENT,
+	QUERY_EVENTS
+} QueryKind;
 
 #define MAX_PARAMETERS	7
 
-typedef struct Question
+typedef struct Query
 {
 	const char *text;
 	int			parameters;
 	const char *const *columns; /* of the answer, NULL-terminated */
-	int			least_rows;
-	int			most_rows;
-} Question;
+	int			min_rows;
+	int			max_rows;
+} Query;
 
-extern const Question questions[];
+extern const Query queries[];
 
-/* A ticket as the server last reported it, and when it was asked. */
+/* A ticket as the server last reported it, and when the query was sent. */
 typedef struct Ticket
 {
 	char		ticket[64];
@@ -197,17 +197,17 @@ typedef struct Ticket
 	int			position;
 	int64_t		remaining_ms;
 	int64_t		next_call_ms;
-	Instant		asked_at;
+	Instant		sent_at;
 } Ticket;
 
-extern bool answer_is_sound(Ask ask, const PGresult *answer);
+extern bool answer_is_valid(QueryKind query, const PGresult *answer);
 extern void read_ticket(const PGresult *answer, Ticket *ticket);
 extern ExitCode ticket_exit_code(const char *state);
 extern bool ticket_is_live(const char *state);
 extern bool is_uuid(const char *value);
 extern void make_uuid(char *result, size_t size);
 extern void next_uuid(char *uuid);
-extern bool is_number(const char *value, int64_t least, int64_t most);
+extern bool is_number(const char *value, int64_t min, int64_t max);
 
 /* link.c */
 
@@ -216,7 +216,7 @@ typedef enum LinkState
 	LINK_DOWN,
 	LINK_CONNECTING,
 	LINK_IDLE,
-	LINK_ASKING
+	LINK_BUSY
 } LinkState;
 
 typedef enum Progress
@@ -232,24 +232,24 @@ typedef struct Link
 	PGconn	   *conn;
 	LinkState	state;
 	PostgresPollingStatusType direction;	/* while connecting */
-	bool		asked;			/* a question has not been answered yet */
+	bool		has_query;		/* a query has not been answered yet */
 	bool		sent;			/* it may have reached the server */
-	Ask			ask;
+	QueryKind	query;
 	const char *parameters[MAX_PARAMETERS];
-	Instant		give_up_at;		/* deadline of the question */
+	Instant		give_up_at;		/* deadline of the query */
 	Instant		next_host_at;	/* deadline for connecting to this host */
 	int			hosts;			/* number of hosts in the connection string */
 	int			skip;			/* number of them to skip */
-	PGresult   *answer;			/* of the last question; NULL if it failed */
+	PGresult   *answer;			/* to the last query; NULL if it failed */
 	char		sqlstate[6];	/* SQLSTATE; empty if the connection failed */
-	bool		hopeless;		/* a retry would fail as well */
-	int			notices;		/* number shown for this question */
+	bool		is_permanent;	/* a retry would fail as well */
+	int			notices;		/* number shown for this query */
 	char		error[1024];
 } Link;
 
 extern void link_open(Link *link, const Options *options);
-extern void link_ask(Link *link, Ask ask, const char *const *parameters,
-					 Instant give_up_at);
+extern void link_send(Link *link, QueryKind query,
+					  const char *const *parameters, Instant give_up_at);
 extern Progress link_step(Link *link);
 extern Progress link_await(Link *link, bool interruptible);
 extern void link_drop(Link *link, const char *reason);
@@ -270,19 +270,19 @@ extern void link_sleep_with(Link *link, struct pollfd *fds, int count,
 extern ExitCode acquire(Link *link, const Options *options, Ticket *ticket);
 extern void explain_refusal(const Options *options, const Ticket *ticket);
 extern bool give_back(Link *link, Ticket *ticket, Instant ends_at);
-extern bool stay_taken(Link *link, const Options *options,
-					   const Ticket *ticket, Instant ends_at);
+extern bool add_named_hold(Link *link, const Options *options,
+						   const Ticket *ticket, Instant ends_at);
 extern int64_t back_off_ms(int failures);
 
 /* watchdog.c */
 
-/* What the watchdog has to do, and when. */
-typedef struct Orders
+/* When the watchdog ends the command. */
+typedef struct Deadlines
 {
-	pid_t		group;			/* 0: nothing any more */
+	pid_t		group;			/* the command's; 0: end the watchdog */
 	Instant		term_at;
 	Instant		kill_at;
-} Orders;
+} Deadlines;
 
 typedef struct Watchdog
 {
@@ -291,9 +291,10 @@ typedef struct Watchdog
 } Watchdog;
 
 extern bool start_watchdog(Watchdog *watchdog, const Link *link);
-extern bool order_watchdog(const Watchdog *watchdog, const Orders *orders);
-extern int	hear_watchdog(const Watchdog *watchdog);
-extern void dismiss_watchdog(Watchdog *watchdog);
+extern bool update_watchdog(const Watchdog *watchdog,
+							const Deadlines *deadlines);
+extern int	poll_watchdog(const Watchdog *watchdog);
+extern void end_watchdog(Watchdog *watchdog);
 
 #define WATCHDOG_GONE			(-1)
 #define WATCHDOG_SILENT		0

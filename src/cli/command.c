@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * command.c
- *	  The subcommands that ask a question, print the answer and exit.
+ *	  The subcommands that send a query, print the answer and exit.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -15,20 +15,20 @@
 
 #include "cli.h"
 
-/* How long to wait for an answer, and for one that lists all locks. */
+/* How long to wait for an answer, and for a list of all locks. */
 #define ANSWER_MS			10000
 #define STATUS_ANSWER_MS	30000
 
 /*
- * ask
- *	  Asks a question and waits for the answer.  A caught signal ends the wait.
+ * query_server
+ *	  Sends a query and waits for the answer.  A caught signal ends the wait.
  */
 static bool
-ask(Link *link, Ask what, const char *const *parameters)
+query_server(Link *link, QueryKind what, const char *const *parameters)
 {
-	link_ask(link, what, parameters, now() +
-			 (what == ASK_STATUS || what == ASK_QUEUE ? STATUS_ANSWER_MS :
-			  ANSWER_MS));
+	link_send(link, what, parameters, now() +
+			  (what == QUERY_STATUS || what == QUERY_QUEUE ? STATUS_ANSWER_MS :
+			   ANSWER_MS));
 	return link_await(link, true) == ANSWERED;
 }
 
@@ -75,7 +75,7 @@ withdraw(Link *link, const Options *options, Ticket *ticket)
 	if (ticket_exit_code(ticket->state) != EXIT_DONE)
 		return;
 	if (!options->request_is_known &&
-		give_back(link, ticket, ticket->asked_at + ticket->remaining_ms))
+		give_back(link, ticket, ticket->sent_at + ticket->remaining_ms))
 		complain("the lock has been released");
 	else
 		complain("request %s has been granted: repeat it, or let its lease run out",
@@ -113,7 +113,7 @@ acquire_command(const Options *options)
  *	  Runs a subcommand for one ticket.
  */
 static ExitCode
-ticket_command(const Options *options, Ask what,
+ticket_command(const Options *options, QueryKind what,
 			   const char *const *parameters)
 {
 	Link		link;
@@ -122,15 +122,15 @@ ticket_command(const Options *options, Ask what,
 
 	ignore_failed_writes();
 	link_open(&link, options);
-	if (ask(&link, what, parameters))
+	if (query_server(&link, what, parameters))
 	{
 		read_ticket(link.answer, &ticket);
 		print_answer(options, link.answer);
 		code = ticket_exit_code(ticket.state);
-		if (what == ASK_RENEW && code != EXIT_DONE && !options->quiet)
+		if (what == QUERY_RENEW && code != EXIT_DONE && !options->quiet)
 			complain("not renewed: the ticket is %s", ticket.state);
-		if (what == ASK_RELEASE && (strcmp(ticket.state, "released") == 0 ||
-									strcmp(ticket.state, "cancelled") == 0))
+		if (what == QUERY_RELEASE && (strcmp(ticket.state, "released") == 0 ||
+									  strcmp(ticket.state, "cancelled") == 0))
 			code = EXIT_DONE;
 	}
 	else
@@ -144,7 +144,7 @@ get_command(const Options *options)
 {
 	const char *parameters[] = {options->ticket};
 
-	return ticket_command(options, ASK_GET, parameters);
+	return ticket_command(options, QUERY_GET, parameters);
 }
 
 ExitCode
@@ -152,7 +152,7 @@ heartbeat_command(const Options *options)
 {
 	const char *parameters[] = {options->ticket, options->lease};
 
-	return ticket_command(options, ASK_RENEW, parameters);
+	return ticket_command(options, QUERY_RENEW, parameters);
 }
 
 ExitCode
@@ -160,7 +160,7 @@ release_command(const Options *options)
 {
 	const char *parameters[] = {options->ticket};
 
-	return ticket_command(options, ASK_RELEASE, parameters);
+	return ticket_command(options, QUERY_RELEASE, parameters);
 }
 
 ExitCode
@@ -174,7 +174,7 @@ break_command(const Options *options)
 
 	ignore_failed_writes();
 	link_open(&link, options);
-	if (ask(&link, ASK_BREAK, parameters))
+	if (query_server(&link, QUERY_BREAK, parameters))
 	{
 		bool		broken = PQgetvalue(link.answer, 0, 0)[0] == 't';
 
@@ -199,7 +199,7 @@ break_command(const Options *options)
  */
 
 static bool
-ask_status(Link *link, const Options *options)
+query_status(Link *link, const Options *options)
 {
 	const char *all = options->all ? "true" : "false";
 	const char *lock[] = {options->name, options->scope, all};
@@ -207,9 +207,9 @@ ask_status(Link *link, const Options *options)
 	const char *queue[] = {options->scope, options->name};
 
 	if (options->queue)
-		return ask(link, ASK_QUEUE, queue);
-	return options->name ? ask(link, ASK_PEEK, lock) :
-		ask(link, ASK_STATUS, scope);
+		return query_server(link, QUERY_QUEUE, queue);
+	return options->name ? query_server(link, QUERY_PEEK, lock) :
+		query_server(link, QUERY_STATUS, scope);
 }
 
 static void
@@ -279,7 +279,7 @@ watch_status(Link *link, const Options *options)
 	{
 		int64_t		interval = (int64_t) (options->interval_seconds * 1000);
 		Instant		until = now() + interval;
-		bool		answered = ask_status(link, options);
+		bool		answered = query_status(link, options);
 
 		if (signal_is_pending())
 			break;
@@ -326,7 +326,7 @@ status_command(const Options *options)
 	link_open(&link, options);
 	if (options->watch)
 		code = watch_status(&link, options);
-	else if (!ask_status(&link, options))
+	else if (!query_status(&link, options))
 		code = complain_of_failure(&link);
 	else
 	{

@@ -47,9 +47,9 @@ static int	wake_pipe[2] = {-1, -1};
 
 /*
  * fill_standard_descriptors
- *	  Opens those of file descriptors 0 to 2 that were closed when the program
- *	  started, so that no socket gets such a number and messages do not go into
- *	  the connection.  They are opened in the wrong direction, so that using
+ *	  Opens the file descriptors from 0 to 2 that were closed when the program
+ *	  started.  Otherwise the connection could get such a number, and messages
+ *	  would go into it.  They are opened in the wrong direction, so that using
  *	  them still fails, and the command of "run" does not inherit them.
  */
 void

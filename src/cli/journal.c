@@ -63,14 +63,14 @@ typedef struct Cursor
 } Cursor;
 
 /*
- * keep
+ * replace_string
  *	  Replaces a string by a copy of another.
  */
 static void
-keep(char **place, const char *value)
+replace_string(char **string, const char *value)
 {
-	free(*place);
-	*place = strdup(value);
+	free(*string);
+	*string = strdup(value);
 }
 
 /* ---------------------------------------------------------------------
@@ -154,13 +154,13 @@ show_json(const PGresult *answer)
  */
 
 /*
- * ask
- *	  Asks a question and waits for the answer.  A caught signal ends the wait.
+ * query_server
+ *	  Sends a query and waits for the answer.  A caught signal ends the wait.
  */
 static bool
-ask(Link *link, Ask what, const char *const *parameters)
+query_server(Link *link, QueryKind what, const char *const *parameters)
 {
-	link_ask(link, what, parameters, now() + ANSWER_MS);
+	link_send(link, what, parameters, now() + ANSWER_MS);
 	return link_await(link, true) == ANSWERED;
 }
 
@@ -172,11 +172,11 @@ ask(Link *link, Ask what, const char *const *parameters)
 static bool
 find_present(Link *link, Cursor *cursor)
 {
-	if (!ask(link, ASK_PRESENT, NULL))
+	if (!query_server(link, QUERY_PRESENT, NULL))
 		return false;
-	keep(&cursor->xid, PQgetvalue(link->answer, 0, 0));
-	keep(&cursor->id, "0");
-	keep(&cursor->snapshot, PQgetvalue(link->answer, 0, 1));
+	replace_string(&cursor->xid, PQgetvalue(link->answer, 0, 0));
+	replace_string(&cursor->id, "0");
+	replace_string(&cursor->snapshot, PQgetvalue(link->answer, 0, 1));
 	return true;
 }
 
@@ -200,10 +200,10 @@ read_page(Link *link, const Options *options, Cursor *cursor, bool *more)
 	parameters[0] = cursor->xid;
 	parameters[1] = cursor->id;
 	parameters[5] = cursor->snapshot;
-	if (!ask(link, ASK_EVENTS, parameters))
+	if (!query_server(link, QUERY_EVENTS, parameters))
 		return false;
-	keep(&next_xid, PQgetvalue(link->answer, 0, 0));
-	keep(&next_id, PQgetvalue(link->answer, 0, 1));
+	replace_string(&next_xid, PQgetvalue(link->answer, 0, 0));
+	replace_string(&next_id, PQgetvalue(link->answer, 0, 1));
 	free(cursor->xid);
 	free(cursor->id);
 	cursor->xid = next_xid;

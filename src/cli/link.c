@@ -1,14 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * link.c
- *	  A connection that never blocks, and the questions asked over it.
+ *	  A connection that never blocks, and the queries sent over it.
  *
- * A question can be asked in any state of the link.  link_step() connects
- * first if necessary, sends the question and collects the answer, as far as
- * each is possible without waiting.  A question has a deadline, so that a
- * server that accepts it and then never answers counts as a failure like any
- * other.  After a failure the link is down, and the next question connects
- * again.
+ * A query can be started in any state of the link.  link_step() connects first
+ * if necessary, sends the query and collects the answer, as far as each is
+ * possible without waiting.  A query has a deadline, so that a server that
+ * accepts it and then never answers counts as a failure like any other.  After
+ * a failure the link is down, and the next query connects again.
  *
  * Everything uses libpq's asynchronous interface.  Only the look-up of a host
  * name may still block.
@@ -27,10 +26,10 @@
 #define CONNECT_MS			10000
 
 /*
- * The most notices that are shown for one question, because a server may be
+ * The most notices that are shown for one query, because a server may be
  * malicious.
  */
-#define MOST_NOTICES		100
+#define MAX_NOTICES		100
 
 void
 link_open(Link *link, const Options *options)
@@ -53,7 +52,7 @@ link_close(Link *link)
 	PQfinish(link->conn);
 	link->conn = NULL;
 	link->state = LINK_DOWN;
-	link->asked = false;
+	link->has_query = false;
 }
 
 /*
@@ -87,7 +86,7 @@ note_error(Link *link, const char *message, bool with_lines)
 
 /*
  * link_drop
- *	  Closes a connection that can no longer be used; the question has failed.
+ *	  Closes a connection that can no longer be used; the query has failed.
  */
 void
 link_drop(Link *link, const char *reason)
@@ -97,18 +96,18 @@ link_drop(Link *link, const char *reason)
 	PQfinish(link->conn);
 	link->conn = NULL;
 	link->state = LINK_DOWN;
-	link->asked = false;
+	link->has_query = false;
 }
 
 /*
- * give_up_on
+ * fail_permanently
  *	  Likewise, if a retry would fail as well.
  */
 static void
-give_up_on(Link *link, const char *reason)
+fail_permanently(Link *link, const char *reason)
 {
 	link_drop(link, reason);
-	link->hopeless = true;
+	link->is_permanent = true;
 }
 
 /* ---------------------------------------------------------------------
@@ -235,16 +234,16 @@ show_notice(void *arg, const char *message)
 {
 	Link	   *link = arg;
 
-	if (!link->options->quiet && link->notices++ < MOST_NOTICES)
+	if (!link->options->quiet && link->notices++ < MAX_NOTICES)
 		complain("%.*s", (int) strcspn(message, "\n"), message);
 }
 
 /*
- * connection_string_is_sound
+ * connection_string_is_valid
  *	  Checks the connection string.  An error in it is permanent.
  */
 static bool
-connection_string_is_sound(Link *link)
+connection_string_is_valid(Link *link)
 {
 	const char *dbname = link->options->dbname;
 	char	   *message = NULL;
@@ -256,7 +255,7 @@ connection_string_is_sound(Link *link)
 		return true;
 	parsed = PQconninfoParse(dbname, &message);
 	if (parsed == NULL)
-		give_up_on(link, message ? message : "out of memory");
+		fail_permanently(link, message ? message : "out of memory");
 	PQfreemem(message);
 	PQconninfoFree(parsed);
 	return parsed != NULL;
@@ -269,7 +268,7 @@ connect_to_server(Link *link)
 	const char *timeout;
 	long		seconds;
 
-	if (!connection_string_is_sound(link))
+	if (!connection_string_is_valid(link))
 		return;
 	link->conn = begin_connection(link->options, NULL, NULL, NULL);
 	if (link->skip > 0 && link->conn && PQstatus(link->conn) != CONNECTION_BAD)
@@ -318,28 +317,28 @@ try_next_host(Link *link)
 }
 
 /* ---------------------------------------------------------------------
- * Asking
+ * Queries
  * ---------------------------------------------------------------------
  */
 
 /*
- * link_ask
- *	  Starts a question; link_step() does the rest.  The parameters must remain
+ * link_send
+ *	  Starts a query; link_step() does the rest.  The parameters must remain
  *	  valid until it has been answered or has failed.
  */
 void
-link_ask(Link *link, Ask ask, const char *const *parameters,
-		 Instant give_up_at)
+link_send(Link *link, QueryKind query, const char *const *parameters,
+		  Instant give_up_at)
 {
-	if (link->asked)
-		link_drop(link, "another question was asked");
+	if (link->has_query)
+		link_drop(link, "another query was sent");
 	forget_answer(link);
 	link->error[0] = link->sqlstate[0] = '\0';
-	link->asked = true;
-	link->sent = link->hopeless = false;
+	link->has_query = true;
+	link->sent = link->is_permanent = false;
 	link->notices = 0;
-	link->ask = ask;
-	for (int i = 0; i < questions[ask].parameters; i++)
+	link->query = query;
+	for (int i = 0; i < queries[query].parameters; i++)
 		link->parameters[i] = parameters[i];
 	link->give_up_at = give_up_at;
 	if (link->state == LINK_DOWN)
@@ -347,13 +346,13 @@ link_ask(Link *link, Ask ask, const char *const *parameters,
 }
 
 static void
-send_question(Link *link)
+send_query(Link *link)
 {
 	link->sent = true;
-	if (PQsendQueryParams(link->conn, questions[link->ask].text,
-						  questions[link->ask].parameters, NULL,
+	if (PQsendQueryParams(link->conn, queries[link->query].text,
+						  queries[link->query].parameters, NULL,
 						  link->parameters, NULL, NULL, 0))
-		link->state = LINK_ASKING;
+		link->state = LINK_BUSY;
 	else
 		link_drop(link, PQerrorMessage(link->conn));
 }
@@ -401,7 +400,7 @@ step_connecting(Link *link)
 		PQsetnonblocking(link->conn, 1);
 		link->state = LINK_IDLE;
 		link->skip = 0;
-		send_question(link);
+		send_query(link);
 	}
 	else if (link->direction == PGRES_POLLING_FAILED)
 		note_refusal(link);
@@ -411,7 +410,7 @@ step_connecting(Link *link)
 
 /*
  * note_server_error
- *	  Stores the server's error for a question.
+ *	  Stores the server's error for a query.
  */
 static void
 note_server_error(Link *link)
@@ -440,10 +439,9 @@ note_server_error(Link *link)
 
 /*
  * keep_result
- *	  Stores one of the server's results for a question.  There must be a
- *	  single table, but an error may follow it if the transaction could not
- *	  commit.  Returns false for anything that cannot be an answer, such as
- *	  COPY.
+ *	  Stores one of the server's results for a query.  There must be a single
+ *	  table, but an error may follow it if the transaction could not commit.
+ *	  Returns false for anything that cannot be an answer, such as COPY.
  */
 static bool
 keep_result(Link *link, PGresult *result)
@@ -467,9 +465,9 @@ keep_result(Link *link, PGresult *result)
 
 /*
  * lose_connection
- *	  Handles a connection lost during a question.  If the server gave a
- *	  reason, it is stored as text without its SQLSTATE, because all that
- *	  matters is that the connection is gone.
+ *	  Handles a connection lost during a query.  If the server gave a reason,
+ *	  it is stored as text without its SQLSTATE, because all that matters is
+ *	  that the connection is gone.
  */
 static Progress
 lose_connection(Link *link)
@@ -497,26 +495,26 @@ judge_answer(Link *link)
 	if (link->answer && failed)
 	{
 		link->state = LINK_IDLE;
-		link->asked = false;
+		link->has_query = false;
 		note_server_error(link);
 	}
 	else if (PQtransactionStatus(link->conn) == PQTRANS_IDLE && !failed &&
-			 answer_is_sound(link->ask, link->answer))
+			 answer_is_valid(link->query, link->answer))
 	{
 		link->state = LINK_IDLE;
-		link->asked = false;
+		link->has_query = false;
 		return ANSWERED;
 	}
 	else
-		give_up_on(link, "the server's answer is malformed");
+		fail_permanently(link, "the server's answer is malformed");
 	forget_answer(link);
 	return FAILED;
 }
 
 /*
  * collect_answer
- *	  Collects the available part of the answer.  PQgetResult() would block if
- *	  PQisBusy() said that more is to come.
+ *	  Collects the available part of the answer.  While PQisBusy() says that
+ *	  more is to come, PQgetResult() would block.
  */
 static Progress
 collect_answer(Link *link)
@@ -529,7 +527,7 @@ collect_answer(Link *link)
 			return judge_answer(link);
 		if (!keep_result(link, result))
 		{
-			give_up_on(link, "the server's answer is malformed");
+			fail_permanently(link, "the server's answer is malformed");
 			forget_answer(link);
 			return FAILED;
 		}
@@ -554,7 +552,7 @@ read_input(Link *link)
 }
 
 static Progress
-step_asking(Link *link)
+step_busy(Link *link)
 {
 	if (read_input(link) && PQflush(link->conn) >= 0)
 		return collect_answer(link);
@@ -575,26 +573,26 @@ step_idle(Link *link)
 
 /*
  * link_step
- *	  Continues the question as far as possible without waiting.  If no
- *	  question is open, the result is FAILED if the link is down.
+ *	  Continues the query as far as possible without waiting.  If no query is
+ *	  open, the result is FAILED if the link is down.
  */
 Progress
 link_step(Link *link)
 {
 	if (link->state == LINK_CONNECTING)
 		step_connecting(link);
-	else if (link->state == LINK_IDLE && !link->asked)
+	else if (link->state == LINK_IDLE && !link->has_query)
 		step_idle(link);
 	else if (link->state == LINK_IDLE)
-		send_question(link);
-	if (link->state == LINK_ASKING)
+		send_query(link);
+	if (link->state == LINK_BUSY)
 	{
-		Progress	progress = step_asking(link);
+		Progress	progress = step_busy(link);
 
 		if (progress != PENDING)
 			return progress;
 	}
-	if (link->asked && now() >= link->give_up_at)
+	if (link->has_query && now() >= link->give_up_at)
 	{
 		link_drop(link, "the server is not responding");
 		forget_answer(link);
@@ -615,9 +613,9 @@ link_sleep_with(Link *link, struct pollfd *fds, int count, Instant until)
 	if (link->state == LINK_CONNECTING &&
 		link->direction == PGRES_POLLING_WRITING)
 		fds[1].events = POLLOUT;
-	else if (link->state == LINK_ASKING && PQflush(link->conn) == 1)
+	else if (link->state == LINK_BUSY && PQflush(link->conn) == 1)
 		fds[1].events = POLLIN | POLLOUT;
-	if (link->asked && link->give_up_at < until)
+	if (link->has_query && link->give_up_at < until)
 		until = link->give_up_at;
 	if (link->state == LINK_CONNECTING && link->next_host_at < until)
 		until = link->next_host_at;
@@ -640,8 +638,8 @@ link_sleep(Link *link, int fd, Instant until)
 
 /*
  * link_await
- *	  Waits until the question has been answered or has failed.  If
- *	  interruptible, a signal ends the wait with PENDING.
+ *	  Waits until the query has been answered or has failed.  If interruptible,
+ *	  a signal ends the wait with PENDING.
  */
 Progress
 link_await(Link *link, bool interruptible)
@@ -681,17 +679,17 @@ sqlstate_is_one_of(const Link *link, const char *const *classes)
 bool
 link_may_recover(const Link *link)
 {
-	static const char *const passing[] = {
+	static const char *const transient[] = {
 		"08", "57P", "53300", "55P03", "40", NULL
 	};
 
-	return !link->hopeless && (link->sqlstate[0] == '\0' ||
-							   sqlstate_is_one_of(link, passing));
+	return !link->is_permanent && (link->sqlstate[0] == '\0' ||
+								   sqlstate_is_one_of(link, transient));
 }
 
 /*
  * link_outcome_is_open
- *	  Whether the question may have been carried out although it failed.
+ *	  Whether the query may have been carried out although it failed.
  */
 bool
 link_outcome_is_open(const Link *link)

@@ -4,10 +4,10 @@
  *	  A server of the Model Context Protocol: the loop, and its end.
  *
  * The loop sleeps until there is input, room for output, something from the
- * database, a signal, or the next question is due.  It then does everything
- * that can be done without waiting.  It connects to the database only when
- * there is something to ask, because some clients start a server merely to see
- * what it offers.
+ * database, a signal, or the next query is due.  It then does everything that
+ * can be done without waiting.  It connects to the database only when there is
+ * a query to send, because some clients start a server merely to see what it
+ * offers.
  *
  * The server ends with its input.  Pending calls are still answered if that
  * takes no longer than END_MS, or as long as the client takes its answers
@@ -47,7 +47,7 @@ begin_to_end(Server *server)
 static bool
 is_full(void)
 {
-	return wire_backlog() >= MOST_BACKLOG;
+	return wire_backlog() >= MAX_BACKLOG;
 }
 
 /*
@@ -114,11 +114,11 @@ take_input(Server *server, const struct pollfd *fds)
 static bool
 has_ended(const Server *server)
 {
-	bool		is_done = (server->calls == NULL && server->asking == NULL &&
+	bool		is_done = (server->calls == NULL && server->active == NULL &&
 						   wire_backlog() == 0);
 
 	for (const Lease *lease = server->leases; lease; lease = lease->next)
-		is_done = is_done && lease->task.ask_at == INT64_MAX;
+		is_done = is_done && lease->task.due_at == INT64_MAX;
 	return server->is_ending && (is_done || now() >= server->end_at);
 }
 
@@ -203,8 +203,8 @@ mcp_command(const Options *given)
 		code = take_signals(&server, code);
 		take_input(&server, fds);
 		take_turns(&server);
-		tidy_calls(&server);
-		tidy_leases(&server);
+		expire_calls(&server);
+		drop_unneeded_leases(&server);
 		if (!send_output(&server))
 		{
 			code = EXIT_SERVER;

@@ -11,12 +11,12 @@
  *	mcp_wire	lines of JSON, in and out
  *	mcp_tool	the tools: names, arguments and answers
  *	mcp_value	parsing the arguments of a call
- *	mcp_cancel	cancels a question that the server does not answer
+ *	mcp_cancel	cancels a query that the server does not answer
  *	mcp_answer	the answers to calls
  *	mcp_lease	managed acquisitions: waits, and leases that are kept
  *	mcp_outcome their answers and failures
- *	mcp_call	the calls, and the results of their questions
- *	mcp_turn	decides whose question is asked next
+ *	mcp_call	the calls, and the results of their queries
+ *	mcp_turn	decides whose query is sent next
  *	mcp_method	requests and notifications
  *	mcp			the loop, and its end
  *
@@ -67,9 +67,9 @@ extern void report(const char *format,...)
 
 /*
  * If this many bytes of output have not been read, no further input is read
- * and no further questions are asked.
+ * and no further queries are sent.
  */
-#define MOST_BACKLOG	((size_t) 256 * 1024)
+#define MAX_BACKLOG	((size_t) 256 * 1024)
 
 /* mcp_tool.c */
 
@@ -104,8 +104,8 @@ typedef struct ArgumentRule
 {
 	const char *name;
 	ArgumentKind kind;
-	double		least;
-	double		most;
+	double		min;
+	double		max;
 	const char *standard;		/* as JSON; NULL: no default */
 	const char *description;
 } ArgumentRule;
@@ -114,7 +114,7 @@ typedef struct Tool
 {
 	const char *name;
 	const char *title;
-	Ask			ask;
+	QueryKind	query;
 	int			takes;			/* bit sets of arguments */
 	int			needs;
 	bool		reads_only;
@@ -150,15 +150,15 @@ extern bool canceller_is_running(void);
 extern bool canceller_is_stuck(void);
 extern void stop_canceller(void);
 
-/* Something that asks questions, and when. */
+/* Something that sends queries, and when. */
 typedef struct Task
 {
-	Instant		ask_at;			/* INT64_MAX: not at all */
+	Instant		due_at;			/* INT64_MAX: not at all */
 	int			number;			/* order of creation; breaks ties */
-	Instant		patience_ends;	/* deadline of the open question */
+	Instant		query_deadline; /* deadline of the open query */
 	int			failures;		/* consecutive ones */
 	int64_t		slice_ms;		/* how long it may make others wait */
-	bool		is_cut;			/* the question was cancelled */
+	bool		is_preempted;	/* the query was cancelled for others */
 	bool		is_open;		/* it may have been carried out */
 } Task;
 
@@ -174,7 +174,7 @@ typedef struct Lease
 	char	   *note;			/* may be NULL */
 	char		request[40];
 	bool		request_is_known;	/* the caller passed it */
-	char		wait[32];		/* in seconds, for the question */
+	char		wait[32];		/* in seconds, for the query */
 	Instant		wait_until;		/* by our clock */
 	int64_t		keep_ms;		/* how long to renew it once it is held */
 	Instant		keep_until;		/* end of the renewals, once it is held */
@@ -214,8 +214,8 @@ typedef struct Server
 	Call	   *calls;
 	Lease	   *leases;
 	int			tasks;			/* number created so far */
-	Task	   *asking;			/* whose question is open; may be NULL */
-	Instant		asked_at;
+	Task	   *active;			/* whose query is open; may be NULL */
+	Instant		sent_at;
 	bool		input_has_ended;
 	bool		has_hung_up;	/* the client, while we did not read */
 	Instant		stuck_since;	/* it has gone without reading its answers */
@@ -224,8 +224,8 @@ typedef struct Server
 } Server;
 
 /* The maximum number of calls and leases; nobody needs more. */
-#define MOST_CALLS		1000
-#define MOST_LEASES		1000
+#define MAX_CALLS		1000
+#define MAX_LEASES		1000
 
 /* How long to wait for an answer, and how long to retry after failures. */
 #define ANSWER_MS		10000
@@ -238,7 +238,7 @@ extern void answer_with_json(const Call *call, json_t *json);
 extern void answer_with_error(const Call *call, json_t *text);
 extern void answer_with_failure(const Call *call, const Link *link,
 								const char *more);
-extern void answer_question(const Call *call, const PGresult *answer);
+extern void answer_from_result(const Call *call, const PGresult *answer);
 extern void send_progress(Call *call);
 
 /* mcp_lease.c */
@@ -247,14 +247,14 @@ extern bool lease_is_waiting(const Lease *lease);
 extern bool lease_is_held(const Lease *lease);
 extern bool lease_is_kept(const Lease *lease);
 extern Call *next_caller(Call *call, const Lease *lease);
-extern bool lease_is_asked_for(const Server *server, const Lease *lease);
+extern bool lease_has_caller(const Server *server, const Lease *lease);
 extern bool begin_acquisition(Server *server, Call *call);
 extern bool lease_is_late(const Server *server, const Lease *lease);
-extern void ask_for_lease(Server *server, Lease *lease);
+extern void send_lease_query(Server *server, Lease *lease);
 extern void withdraw_lease(Lease *lease);
 extern void leave_lease(Server *server, Call *call);
 extern void end_leases(Server *server);
-extern void tidy_leases(Server *server);
+extern void drop_unneeded_leases(Server *server);
 
 /* mcp_outcome.c */
 
@@ -267,10 +267,10 @@ extern void note_lease_failure(Server *server, Lease *lease);
 extern void begin_call(Server *server, json_t *id, json_t *token, bool modern,
 					   const Tool *tool, json_t *arguments);
 extern void cancel_calls(Server *server, json_t *id);
-extern void tidy_calls(Server *server);
+extern void expire_calls(Server *server);
 extern void end_calls(Server *server);
 extern void drop_call(Server *server, Call *call);
-extern void ask_for_call(Server *server, Call *call);
+extern void send_call_query(Server *server, Call *call);
 extern void note_call_answer(Server *server, Call *call);
 extern void note_call_failure(Server *server, Call *call);
 

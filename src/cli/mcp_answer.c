@@ -92,34 +92,33 @@ answer_with_failure(const Call *call, const Link *link, const char *more)
 
 /*
  * list_locks
- *	  The query asked for one row more than requested, to see whether there are
- *	  more.
+ *	  The query returns one row more than requested if there are more.
  */
 static json_t *
 list_locks(const Call *call, const PGresult *answer)
 {
 	const char *limit = call->values.text[ARG_LIMIT];
-	int			most = limit ? atoi(limit) : 100;
+	int			max = limit ? atoi(limit) : 100;
 	int			rows = PQntuples(answer);
 	json_t	   *locks = json_array();
 
-	for (int row = 0; row < rows && row < most; row++)
+	for (int row = 0; row < rows && row < max; row++)
 		json_array_append_new(locks, read_json(answer, row));
-	return json_pack("{s:o, s:b}", "locks", locks, "more", rows > most);
+	return json_pack("{s:o, s:b}", "locks", locks, "more", rows > max);
 }
 
 /*
- * answer_question
- *	  Answers a call that asked the server itself.
+ * answer_from_result
+ *	  Answers a call that sent its own query.
  */
 void
-answer_question(const Call *call, const PGresult *answer)
+answer_from_result(const Call *call, const PGresult *answer)
 {
 	json_t	   *json;
 
-	if (call->tool->ask == ASK_LIST)
+	if (call->tool->query == QUERY_LIST)
 		json = list_locks(call, answer);
-	else if (call->tool->ask == ASK_BREAK)
+	else if (call->tool->query == QUERY_BREAK)
 		json = json_pack("{s:b}", "broken",
 						 PQgetvalue(answer, 0, 0)[0] == 't');
 	else

@@ -3,10 +3,10 @@
  * mcp_call.c
  *	  Tool calls, from the request to the answer.
  *
- * A call that acquires a lock only waits for its lease, which asks the server;
- * all other calls ask the server themselves.  Every call has its own deadline,
- * so that a server that hangs does not keep any of them longer than that, even
- * if they have to wait for each other.
+ * A call that acquires a lock only waits for its lease, which queries the
+ * server; all other calls send their own queries.  Every call has its own
+ * deadline, so that a server that hangs does not keep any of them longer than
+ * that, even if they have to wait for each other.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -51,11 +51,11 @@ free_call(Call *call)
 void
 drop_call(Server *server, Call *call)
 {
-	Call	  **place = &server->calls;
+	Call	  **pointer = &server->calls;
 
-	while (*place != call)
-		place = &(*place)->next;
-	*place = call->next;
+	while (*pointer != call)
+		pointer = &(*pointer)->next;
+	*pointer = call->next;
 	free_call(call);
 }
 
@@ -88,7 +88,7 @@ begin_call(Server *server, json_t *id, json_t *token, bool modern,
 		   const Tool *tool, json_t *arguments)
 {
 	Call	   *call = calloc(1, sizeof(Call));
-	Call	  **place;
+	Call	  **pointer;
 	json_t	   *fault;
 
 	if (call == NULL)
@@ -101,13 +101,13 @@ begin_call(Server *server, json_t *id, json_t *token, bool modern,
 	call->modern = modern;
 	call->tool = tool;
 	call->began = now();
-	call->task.ask_at = tool->ask == ASK_ACQUIRE ? INT64_MAX : call->began;
+	call->task.due_at = tool->query == QUERY_ACQUIRE ? INT64_MAX : call->began;
 	call->task.number = server->tasks++;
 	fault = read_values(server->options, tool, arguments, &call->values);
-	if (fault == NULL && count_calls(server) >= MOST_CALLS)
+	if (fault == NULL && count_calls(server) >= MAX_CALLS)
 		fault = json_string("too many calls at once: wait for the answers first");
 	set_times(server, call);
-	if (fault == NULL && tool->ask == ASK_ACQUIRE &&
+	if (fault == NULL && tool->query == QUERY_ACQUIRE &&
 		!begin_acquisition(server, call))
 		fault = json_string("too many locks are being waited for or kept: release some first");
 	if (fault)
@@ -116,9 +116,9 @@ begin_call(Server *server, json_t *id, json_t *token, bool modern,
 		free_call(call);
 		return;
 	}
-	for (place = &server->calls; *place; place = &(*place)->next)
+	for (pointer = &server->calls; *pointer; pointer = &(*pointer)->next)
 		;
-	*place = call;
+	*pointer = call;
 }
 
 /*
@@ -139,24 +139,24 @@ cancel_calls(Server *server, json_t *id)
 		call->is_cancelled = true;
 		if (call->lease)
 			leave_lease(server, call);
-		if (server->asking != &call->task)
+		if (server->active != &call->task)
 			drop_call(server, call);
 	}
 }
 
 /* ---------------------------------------------------------------------
- * Questions
+ * Queries
  * ---------------------------------------------------------------------
  */
 
 /*
- * status_question
- *	  The question of lock_status.  A single lock is looked up by its key,
- *	  without reading the others.
+ * status_query
+ *	  The query of lock_status.  A single lock is looked up by its key, without
+ *	  reading the others.
  */
-static Ask
-status_question(const Server *server, const Call *call, char *limit,
-				size_t size, const char **parameters)
+static QueryKind
+status_query(const Server *server, const Call *call, char *limit,
+			 size_t size, const char **parameters)
 {
 	char	   *const *text = call->values.text;
 
@@ -165,26 +165,26 @@ status_question(const Server *server, const Call *call, char *limit,
 		parameters[0] = text[ARG_LOCK_NAME];
 		parameters[1] = text[ARG_SCOPE] ? text[ARG_SCOPE] : server->options->scope;
 		parameters[2] = "t";	/* including lapsed leases */
-		return ASK_PEEK;
+		return QUERY_PEEK;
 	}
 	snprintf(limit, size, "%d",
 			 (text[ARG_LIMIT] ? atoi(text[ARG_LIMIT]) : 100) + 1);
 	parameters[0] = text[ARG_SCOPE];
 	parameters[1] = limit;
-	return ASK_LIST;
+	return QUERY_LIST;
 }
 
 void
-ask_for_call(Server *server, Call *call)
+send_call_query(Server *server, Call *call)
 {
 	static char limit[16];		/* must last until the answer */
 	char	   *const *text = call->values.text;
 	const char *parameters[MAX_PARAMETERS] = {NULL};
-	Ask			ask = call->tool->ask;
+	QueryKind	query = call->tool->query;
 
-	if (ask == ASK_LIST)
-		ask = status_question(server, call, limit, sizeof(limit), parameters);
-	else if (ask == ASK_BREAK)
+	if (query == QUERY_LIST)
+		query = status_query(server, call, limit, sizeof(limit), parameters);
+	else if (query == QUERY_BREAK)
 	{
 		parameters[0] = text[ARG_LOCK_NAME];
 		parameters[1] = text[ARG_FENCE];
@@ -195,8 +195,8 @@ ask_for_call(Server *server, Call *call)
 		parameters[0] = text[ARG_TICKET];
 		parameters[1] = text[ARG_LEASE_SECONDS];
 	}
-	call->task.patience_ends = call->give_up_at;
-	link_ask(&server->link, ask, parameters, call->give_up_at);
+	call->task.query_deadline = call->give_up_at;
+	link_send(&server->link, query, parameters, call->give_up_at);
 }
 
 /*
@@ -224,7 +224,7 @@ note_call_answer(Server *server, Call *call)
 	bool		is_about_ticket = (call->values.text[ARG_TICKET] != NULL);
 
 	if (!call->is_cancelled)
-		answer_question(call, server->link.answer);
+		answer_from_result(call, server->link.answer);
 	drop_call(server, call);
 	if (is_about_ticket)
 		tell_lease(server);
@@ -232,23 +232,23 @@ note_call_answer(Server *server, Call *call)
 
 /*
  * note_call_failure
- *	  A failed question about a ticket may be asked again, whatever its
- *	  outcome: a second renewal is just a renewal, and a second release changes
- *	  nothing.  Breaking a grant may not be repeated, because the second answer
- *	  would deny what the first one did.
+ *	  A failed query about a ticket may be sent again, whatever its outcome: a
+ *	  second renewal is just a renewal, and a second release changes nothing.
+ *	  Breaking a grant may not be repeated, because the second answer would
+ *	  deny what the first one did.
  */
 void
 note_call_failure(Server *server, Call *call)
 {
 	Link	   *link = &server->link;
-	bool		is_repeatable = (call->tool->ask != ASK_BREAK ||
+	bool		is_repeatable = (call->tool->query != QUERY_BREAK ||
 								 !link_outcome_is_open(link));
 
 	call->task.is_open = call->task.is_open || link_outcome_is_open(link);
 	if (!call->is_cancelled && is_repeatable && link_may_recover(link) &&
 		now() < call->fail_at)
 	{
-		call->task.ask_at = now() + back_off_ms(call->task.failures++);
+		call->task.due_at = now() + back_off_ms(call->task.failures++);
 		return;
 	}
 	if (!call->is_cancelled)
@@ -283,19 +283,19 @@ give_up(Server *server, Call *call)
 }
 
 /*
- * tidy_calls
- *	  Ends calls that have reached their deadline, except the one whose
- *	  question is open: that question has its own deadline.
+ * expire_calls
+ *	  Ends calls that have reached their deadline, except the call whose query
+ *	  is open: that query has its own deadline.
  */
 void
-tidy_calls(Server *server)
+expire_calls(Server *server)
 {
 	Call	   *next;
 
 	for (Call *call = server->calls; call; call = next)
 	{
 		next = call->next;
-		if (now() >= call->give_up_at && server->asking != &call->task)
+		if (now() >= call->give_up_at && server->active != &call->task)
 			give_up(server, call);
 	}
 }

@@ -1,13 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * mcp_cancel.c
- *	  Cancels a question that the server does not answer.
+ *	  Cancels a query that the server does not answer.
  *
  * A call may wait in the server for another session's open transaction while
- * other calls need the only connection.  Its question is then cancelled, which
- * undoes it, and asked again after the others.  PQcancel() connects and
- * blocks, so a separate process calls it.  While that process runs, nothing
- * else may be asked, because the cancellation would hit it.
+ * other calls need the only connection.  Its query is then cancelled, which
+ * undoes it, and sent again after the others.  PQcancel() connects and blocks,
+ * so a separate process calls it.  While that process runs, nothing else may
+ * be sent, because the cancellation would hit it.
  *
  * Copyright (c) 2026, leaselock contributors
  *

@@ -44,7 +44,7 @@ lease_is_kept(const Lease *lease)
 
 /*
  * next_caller
- *	  The next call that asks for a lease, starting with the given call; NULL
+ *	  The next call that waits for a lease, starting with the given call; NULL
  *	  at the end.
  */
 Call *
@@ -56,7 +56,7 @@ next_caller(Call *call, const Lease *lease)
 }
 
 bool
-lease_is_asked_for(const Server *server, const Lease *lease)
+lease_has_caller(const Server *server, const Lease *lease)
 {
 	return next_caller(server->calls, lease) != NULL;
 }
@@ -139,7 +139,7 @@ begin_acquisition(Server *server, Call *call)
 	snprintf(own, sizeof(own), "mcp:%s", request);
 	owner = owner ? owner : own;
 	call->lease = find_lease(server, call, owner);
-	if (call->lease == NULL && count_leases(server) < MOST_LEASES)
+	if (call->lease == NULL && count_leases(server) < MAX_LEASES)
 		call->lease = add_lease(server, call, request, owner);
 	if (call->lease == NULL)
 		return false;
@@ -150,12 +150,12 @@ begin_acquisition(Server *server, Call *call)
 			now() + call->lease->keep_ms : 0;
 	}
 	if (call->lease->task.failures == 0)
-		call->lease->task.ask_at = now();
+		call->lease->task.due_at = now();
 	return true;
 }
 
 /* ---------------------------------------------------------------------
- * Asking
+ * Queries
  * ---------------------------------------------------------------------
  */
 
@@ -176,19 +176,19 @@ has_no_time(const Server *server, const Lease *lease)
 
 /*
  * lease_is_late
- *	  Whether the open question waits in the server for longer than any call
- *	  waits here.
+ *	  Whether the open query waits in the server for longer than any call waits
+ *	  here.
  */
 bool
 lease_is_late(const Server *server, const Lease *lease)
 {
-	return server->link.ask == ASK_ACQUIRE &&
+	return server->link.query == QUERY_ACQUIRE &&
 		strcmp(lease->wait, "0.000") != 0 && has_no_time(server, lease);
 }
 
 /*
  * write_wait
- *	  Sets the rest of the wait, for the question.
+ *	  Sets the rest of the wait, for the query.
  */
 static void
 write_wait(const Server *server, Lease *lease)
@@ -202,36 +202,36 @@ write_wait(const Server *server, Lease *lease)
 }
 
 /*
- * ask_for_lease
- *	  Asks the next question for a lease.
+ * send_lease_query
+ *	  Sends the next query for a lease.
  */
 void
-ask_for_lease(Server *server, Lease *lease)
+send_lease_query(Server *server, Lease *lease)
 {
-	Ask			ask = ASK_ACQUIRE;
+	QueryKind	query = QUERY_ACQUIRE;
 	const char *acquire[MAX_PARAMETERS] = {
 		lease->name, lease->owner, lease->lease_seconds, lease->wait,
 		lease->scope, lease->request, lease->note
 	};
 	const char *ticket[MAX_PARAMETERS] = {lease->ticket.ticket, NULL};
-	int64_t		patience = ANSWER_MS;
+	int64_t		timeout_ms = ANSWER_MS;
 
 	write_wait(server, lease);
 	if (lease->is_withdrawn)
-		ask = ASK_RELEASE;
-	else if (lease_is_kept(lease) && !lease_is_asked_for(server, lease))
+		query = QUERY_RELEASE;
+	else if (lease_is_kept(lease) && !lease_has_caller(server, lease))
 	{
 		/* with the length last requested */
-		ask = ASK_RENEW;
-		if (patience > lease->ticket.remaining_ms / 4)
-			patience = lease->ticket.remaining_ms / 4;
+		query = QUERY_RENEW;
+		if (timeout_ms > lease->ticket.remaining_ms / 4)
+			timeout_ms = lease->ticket.remaining_ms / 4;
 	}
 	else if (lease->ticket.ticket[0] == '\0')
-		patience += lease->wait_until > now() ? lease->wait_until - now() : 0;
-	lease->ticket.asked_at = now();
-	lease->task.patience_ends = now() + patience;
-	link_ask(&server->link, ask, ask == ASK_ACQUIRE ? acquire : ticket,
-			 lease->task.patience_ends);
+		timeout_ms += lease->wait_until > now() ? lease->wait_until - now() : 0;
+	lease->ticket.sent_at = now();
+	lease->task.query_deadline = now() + timeout_ms;
+	link_send(&server->link, query, query == QUERY_ACQUIRE ? acquire : ticket,
+			  lease->task.query_deadline);
 }
 
 /* ---------------------------------------------------------------------
@@ -248,7 +248,7 @@ withdraw_lease(Lease *lease)
 {
 	lease->is_withdrawn = true;
 	lease->wait_until = now() + GIVE_BACK_MS;
-	lease->task.ask_at = now();
+	lease->task.due_at = now();
 	lease->task.failures = 0;
 }
 
@@ -264,15 +264,15 @@ leave_lease(Server *server, Call *call)
 	Lease	   *lease = call->lease;
 
 	call->lease = NULL;
-	if (lease_is_asked_for(server, lease))
+	if (lease_has_caller(server, lease))
 		return;
 	if (lease_is_waiting(lease))
 		withdraw_lease(lease);
 	else if (lease->ticket.state[0] == '\0' &&
-			 (server->asking == &lease->task || lease->task.is_open))
+			 (server->active == &lease->task || lease->task.is_open))
 		lease->is_abandoned = true;
 	else if (lease->ticket.state[0] == '\0')
-		lease->task.ask_at = INT64_MAX;
+		lease->task.due_at = INT64_MAX;
 }
 
 /*
@@ -291,15 +291,15 @@ end_leases(Server *server)
 		else if (lease_is_waiting(lease) ||
 				 (lease_is_held(lease) && server->options->release_on_exit))
 			withdraw_lease(lease);
-		else if (!lease_is_asked_for(server, lease))
-			lease->task.ask_at = INT64_MAX;
+		else if (!lease_has_caller(server, lease))
+			lease->task.due_at = INT64_MAX;
 	}
 }
 
 static bool
 is_needed(const Server *server, const Lease *lease)
 {
-	if (server->asking == &lease->task || lease_is_asked_for(server, lease))
+	if (server->active == &lease->task || lease_has_caller(server, lease))
 		return true;
 	if (lease->is_withdrawn || lease_is_waiting(lease))
 		return now() < lease->wait_until + GIVE_BACK_MS;
@@ -315,24 +315,24 @@ is_needed(const Server *server, const Lease *lease)
 }
 
 /*
- * tidy_leases
+ * drop_unneeded_leases
  *	  Removes leases that need no further care.
  */
 void
-tidy_leases(Server *server)
+drop_unneeded_leases(Server *server)
 {
-	Lease	  **place = &server->leases;
+	Lease	  **pointer = &server->leases;
 
-	while (*place)
+	while (*pointer)
 	{
-		Lease	   *lease = *place;
+		Lease	   *lease = *pointer;
 
 		if (is_needed(server, lease))
 		{
-			place = &lease->next;
+			pointer = &lease->next;
 			continue;
 		}
-		*place = lease->next;
+		*pointer = lease->next;
 		json_decref(lease->answer);
 		free(lease->name);
 		free(lease->scope);

@@ -98,16 +98,16 @@ let_cache(const Request *request, json_t *result)
 static void
 initialize(Server *server, const Request *request)
 {
-	const char *asked = text_of(request->params, "protocolVersion");
+	const char *requested = text_of(request->params, "protocolVersion");
 	const char *version = legacy_versions[0];
 
-	if (asked == NULL)
+	if (requested == NULL)
 	{
 		refuse(request, "Invalid params: protocolVersion must be a string");
 		return;
 	}
 	for (int i = 0; legacy_versions[i]; i++)
-		if (strcmp(legacy_versions[i], asked) == 0)
+		if (strcmp(legacy_versions[i], requested) == 0)
 			version = legacy_versions[i];
 	server->is_legacy = true;
 	note_client(server, json_object_get(request->params, "clientInfo"));

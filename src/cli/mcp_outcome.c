@@ -4,8 +4,8 @@
  *	  The answers and failures of managed acquisitions.
  *
  * Every answer about a managed ticket arrives here, whether a call or the
- * lease itself asked.  Waiting calls are answered or told their position, and
- * the next question is scheduled.
+ * lease itself sent the query.  Waiting calls are answered or told their
+ * position, and the next query is scheduled.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -17,11 +17,11 @@
 #include "mcp.h"
 
 /* Never ask the server more often than this, whatever it suggests. */
-#define LEAST_PAUSE_MS	10
+#define MIN_PAUSE_MS	10
 
 /*
  * plan_look
- *	  Schedules the next question after an answer.
+ *	  Schedules the next query after an answer.
  */
 static void
 plan_look(Server *server, Lease *lease)
@@ -33,14 +33,14 @@ plan_look(Server *server, Lease *lease)
 	{
 		if (pause > lease->ticket.remaining_ms)
 			pause = lease->ticket.remaining_ms;
-		look_at = now() + (pause > LEAST_PAUSE_MS ? pause : LEAST_PAUSE_MS);
+		look_at = now() + (pause > MIN_PAUSE_MS ? pause : MIN_PAUSE_MS);
 		for (Call *call = next_caller(server->calls, lease); call;
 			 call = next_caller(call->next, lease))
 			look_at = call->answer_at < look_at ? call->answer_at : look_at;
 	}
 	else if (lease_is_kept(lease))
 		look_at = lease->renew_at;
-	lease->task.ask_at = look_at;
+	lease->task.due_at = look_at;
 }
 
 /*
@@ -49,7 +49,7 @@ plan_look(Server *server, Lease *lease)
  *	  first seen to be held.
  */
 static void
-note_ticket(Lease *lease, const PGresult *answer, Instant asked_at)
+note_ticket(Lease *lease, const PGresult *answer, Instant sent_at)
 {
 	bool		was_held = lease_is_held(lease);
 	Instant		ends_at = lease->ends_at;
@@ -57,13 +57,13 @@ note_ticket(Lease *lease, const PGresult *answer, Instant asked_at)
 	read_ticket(answer, &lease->ticket);
 	json_decref(lease->answer);
 	lease->answer = read_json(answer, 0);
-	lease->ends_at = asked_at + lease->ticket.remaining_ms;
+	lease->ends_at = sent_at + lease->ticket.remaining_ms;
 
 	/*
 	 * an earlier call of another process may have asked for a different wait
 	 */
 	if (lease_is_waiting(lease) && !lease->is_withdrawn)
-		lease->wait_until = asked_at + lease->ticket.remaining_ms;
+		lease->wait_until = sent_at + lease->ticket.remaining_ms;
 	if (!lease_is_held(lease))
 		return;
 	if (!was_held && lease->keep_ms > 0)
@@ -71,7 +71,7 @@ note_ticket(Lease *lease, const PGresult *answer, Instant asked_at)
 	/* another look at the same lease does not postpone its renewal */
 	if (!was_held ||
 		llabs(lease->ends_at - ends_at) > lease->ticket.remaining_ms / 8)
-		lease->renew_at = asked_at + lease->ticket.remaining_ms / 3;
+		lease->renew_at = sent_at + lease->ticket.remaining_ms / 3;
 }
 
 /*
@@ -102,16 +102,16 @@ answer_callers(Server *server, Lease *lease)
 
 /*
  * note_lease_answer
- *	  Handles the answer to a question about the lease, asked by the lease or
- *	  by a call for its ticket.
+ *	  Handles the answer to a query about the lease, sent by the lease or by a
+ *	  call for its ticket.
  */
 void
 note_lease_answer(Server *server, Lease *lease, const PGresult *answer)
 {
 	bool		is_abandoned = (lease->is_abandoned &&
-								!lease_is_asked_for(server, lease));
+								!lease_has_caller(server, lease));
 
-	note_ticket(lease, answer, server->asked_at);
+	note_ticket(lease, answer, server->sent_at);
 	lease->task.failures = 0;
 	lease->task.is_open = false;
 	lease->is_abandoned = false;
@@ -134,10 +134,10 @@ note_lease_answer(Server *server, Lease *lease, const PGresult *answer)
 	if (!ticket_is_live(lease->ticket.state))
 	{
 		lease->is_withdrawn = false;
-		lease->task.ask_at = INT64_MAX;
+		lease->task.due_at = INT64_MAX;
 	}
 	else if (lease->is_withdrawn)
-		lease->task.ask_at = now() + back_off_ms(1);
+		lease->task.due_at = now() + back_off_ms(1);
 }
 
 static void
@@ -164,7 +164,7 @@ fail_callers(Server *server, Lease *lease, bool now_or_never)
 
 /*
  * note_lease_failure
- *	  Handles a failed question.  All these questions may be repeated, whatever
+ *	  Handles a failed query.  All these queries may be repeated, whatever
  *	  their outcome: that is what request ids and tickets are for.  A standby
  *	  refuses permanently, unless there is a place in the queue or a lease:
  *	  then it may be about to become the primary.
@@ -174,13 +174,13 @@ note_lease_failure(Server *server, Lease *lease)
 {
 	Link	   *link = &server->link;
 	bool		has_ticket = lease->ticket.ticket[0] != '\0';
-	bool		is_passing = (link_may_recover(link) ||
-							  (strcmp(link->sqlstate, "25006") == 0 && has_ticket));
+	bool		is_transient = (link_may_recover(link) ||
+								(strcmp(link->sqlstate, "25006") == 0 && has_ticket));
 
 	lease->task.is_open = lease->task.is_open || link_outcome_is_open(link);
-	if (!is_passing)
+	if (!is_transient)
 	{
-		bool		is_lost = has_ticket && !lease_is_asked_for(server, lease);
+		bool		is_lost = has_ticket && !lease_has_caller(server, lease);
 
 		if (is_lost)
 			report("ticket %s is no longer polled or renewed: %s",
@@ -191,7 +191,7 @@ note_lease_failure(Server *server, Lease *lease)
 			plan_look(server, lease);
 		else
 		{
-			lease->task.ask_at = INT64_MAX;
+			lease->task.due_at = INT64_MAX;
 			lease->is_withdrawn = false;
 			lease->ticket.state[0] = '\0';
 		}
@@ -199,7 +199,7 @@ note_lease_failure(Server *server, Lease *lease)
 	}
 	if (lease->task.failures++ == 0 && !server->options->quiet)
 		report("%s; trying again", link->error);
-	lease->task.ask_at = now() + back_off_ms(lease->task.failures);
+	lease->task.due_at = now() + back_off_ms(lease->task.failures);
 	if (!lease_is_waiting(lease))
 		fail_callers(server, lease, false);
 }

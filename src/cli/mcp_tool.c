@@ -55,24 +55,24 @@ const ArgumentRule argument_rules[] = {
 #define LOCK	(BIT(ARG_LOCK_NAME) | BIT(ARG_SCOPE) | BIT(ARG_REPO))
 
 static const Tool tools[] = {
-	{"acquire_lock", "Acquire a lock", ASK_ACQUIRE,
+	{"acquire_lock", "Acquire a lock", QUERY_ACQUIRE,
 		LOCK | BIT(ARG_OWNER) | BIT(ARG_REQUEST_UUID) |
 		BIT(ARG_LEASE_SECONDS) | BIT(ARG_WAIT_SECONDS) |
 		BIT(ARG_KEEP_SECONDS) | BIT(ARG_NOTE), BIT(ARG_LOCK_NAME), false, false,
 	"Acquires a named lock for lease_seconds, or takes a place in its queue. Look at state: held (yours until expires_at; keep ticket and fence), waiting (call again with request_uuid set to request_id), contended (somebody else has it), deadlock (waiting would cause a deadlock: release something first). None of these is an error. When you hold it, read the state of the work again before you do it."},
-	{"get_lock_ticket", "Look at a ticket", ASK_GET,
+	{"get_lock_ticket", "Look at a ticket", QUERY_GET,
 		BIT(ARG_TICKET), BIT(ARG_TICKET), false, false,
 	"Returns the present state of a ticket, without renewing its lease. An ended ticket can be looked up for at least an hour unless the database says otherwise."},
-	{"heartbeat_lock_ticket", "Renew a lease", ASK_RENEW,
+	{"heartbeat_lock_ticket", "Renew a lease", QUERY_RENEW,
 		BIT(ARG_TICKET) | BIT(ARG_LEASE_SECONDS), BIT(ARG_TICKET), false, false,
 	"Renews a held ticket for a full lease from now: lease_seconds, or the length last requested. Call it before expires_at. If the state is not held, you have lost the lock: stop the work."},
-	{"release_lock_ticket", "Release a lock", ASK_RELEASE,
+	{"release_lock_ticket", "Release a lock", QUERY_RELEASE,
 		BIT(ARG_TICKET), BIT(ARG_TICKET), false, true,
 	"Releases the lock (released), or gives up the place in its queue (cancelled). Calling it twice does no harm."},
-	{"lock_status", "Show who holds what", ASK_LIST,
+	{"lock_status", "Show who holds what", QUERY_LIST,
 		LOCK | BIT(ARG_LIMIT), 0, true, false,
 	"Shows the locks that are held or waited for: the one called lock_name, all of a scope, or all that the role of this connection may see. lapsed: the lease has run out and nobody has taken over yet. more: there are more locks than limit."},
-	{"break_lock", "End another holder's grant", ASK_BREAK,
+	{"break_lock", "End another holder's grant", QUERY_BREAK,
 		LOCK | BIT(ARG_FENCE), BIT(ARG_LOCK_NAME) | BIT(ARG_FENCE), false, true,
 	"For operators: ends the grant with that fence, so that the next in the queue gets its turn. Later writes under that fence are refused. broken is false if that grant is no longer the present one."},
 };
@@ -82,7 +82,7 @@ static const Tool tools[] = {
 static bool
 is_offered(const Options *options, const Tool *tool)
 {
-	return tool->ask != ASK_BREAK || options->allow_break;
+	return tool->query != QUERY_BREAK || options->allow_break;
 }
 
 const Tool *
@@ -118,7 +118,7 @@ seconds_schema(const Options *options, Argument argument)
 	const ArgumentRule *rule = &argument_rules[argument];
 	json_t	   *schema = json_pack("{s:s}", "type", "number");
 
-	if (rule->least > 0)
+	if (rule->min > 0)
 		json_object_set_new(schema, "exclusiveMinimum", json_integer(0));
 	else
 		json_object_set_new(schema, "minimum", json_integer(0));
@@ -143,10 +143,10 @@ argument_schema(const Options *options, Argument argument)
 						   "minLength", argument == ARG_NOTE ? 0 : 1);
 	else
 		schema = json_pack("{s:s, s:I}", "type", "integer",
-						   "minimum", (json_int_t) rule->least);
-	if (rule->kind == KIND_WHOLE && rule->most != UNBOUNDED)
+						   "minimum", (json_int_t) rule->min);
+	if (rule->kind == KIND_WHOLE && rule->max != UNBOUNDED)
 		json_object_set_new(schema, "maximum",
-							json_integer((json_int_t) rule->most));
+							json_integer((json_int_t) rule->max));
 	json_object_set_new(schema, "description", json_string(rule->description));
 	if (rule->standard)
 		json_object_set_new(schema, "default",
@@ -173,7 +173,7 @@ input_schema(const Options *options, const Tool *tool)
 	scope = json_object_get(properties, argument_rules[ARG_SCOPE].name);
 	if (scope && (tool->needs & BIT(ARG_LOCK_NAME)))
 		json_object_set_new(scope, "default", json_string(options->scope));
-	if (tool->ask == ASK_ACQUIRE)
+	if (tool->query == QUERY_ACQUIRE)
 		json_object_set_new(json_object_get(properties, "lease_seconds"),
 							"default", json_integer(60));
 	return json_pack("{s:s, s:o, s:o, s:b}", "type", "object",
@@ -251,7 +251,7 @@ ticket_schema(void)
 static json_t *
 output_schema(const Tool *tool)
 {
-	if (tool->ask == ASK_LIST)
+	if (tool->query == QUERY_LIST)
 		return json_pack("{s:s, s:{s:{s:s, s:{s:s, s:o}}, s:{s:s}}, s:[s, s]}",
 						 "type", "object", "properties",
 						 "locks", "type", "array", "items",
@@ -259,7 +259,7 @@ output_schema(const Tool *tool)
 						 column_schemas(status_columns),
 						 "more", "type", "boolean",
 						 "required", "locks", "more");
-	if (tool->ask == ASK_BREAK)
+	if (tool->query == QUERY_BREAK)
 		return json_pack("{s:s, s:{s:{s:s}}, s:[s]}", "type", "object",
 						 "properties", "broken", "type", "boolean",
 						 "required", "broken");
@@ -290,7 +290,7 @@ list_tools(const Options *options)
 											"annotations", "title", tool->title,
 											"readOnlyHint", tool->reads_only,
 											"destructiveHint", tool->destroys,
-											"idempotentHint", tool->ask != ASK_BREAK,
+											"idempotentHint", tool->query != QUERY_BREAK,
 											"openWorldHint", 0));
 	}
 	return list;

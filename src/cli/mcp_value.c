@@ -43,18 +43,18 @@ refuse(const ArgumentRule *rule, const char *what, json_t *value)
 }
 
 static json_t *
-refuse_number(const ArgumentRule *rule, double most, json_t *value)
+refuse_number(const ArgumentRule *rule, double max, json_t *value)
 {
 	const char *what = (rule->kind == KIND_WHOLE ? "whole number" :
 						"number of seconds");
 	char		text[128];
 
-	if (most == UNBOUNDED && rule->kind == KIND_WHOLE)
+	if (max == UNBOUNDED && rule->kind == KIND_WHOLE)
 		snprintf(text, sizeof(text), "a %s of at least %.15g", what,
-				 rule->least);
+				 rule->min);
 	else
 		snprintf(text, sizeof(text), "a %s from %.15g to %.15g", what,
-				 rule->least, most);
+				 rule->min, max);
 	return refuse(rule, text, value);
 }
 
@@ -80,17 +80,17 @@ read_text(const ArgumentRule *rule, json_t *value, char **text)
 }
 
 static json_t *
-read_number(const ArgumentRule *rule, double most, json_t *value, char **text)
+read_number(const ArgumentRule *rule, double max, json_t *value, char **text)
 {
 	char		number[64];
 	double		given = json_number_value(value);
 
-	bool		bounded = rule->kind != KIND_WHOLE || most != UNBOUNDED;
+	bool		bounded = rule->kind != KIND_WHOLE || max != UNBOUNDED;
 
-	if (!json_is_number(value) || given < rule->least ||
-		(bounded && given > most) ||
+	if (!json_is_number(value) || given < rule->min ||
+		(bounded && given > max) ||
 		(rule->kind == KIND_WHOLE && !json_is_integer(value)))
-		return refuse_number(rule, most, value);
+		return refuse_number(rule, max, value);
 	if (json_is_integer(value))
 		snprintf(number, sizeof(number), "%lld",
 				 (long long) json_integer_value(value));
@@ -105,12 +105,12 @@ read_value(const Options *options, Argument argument, json_t *value,
 		   char **text)
 {
 	const ArgumentRule *rule = &argument_rules[argument];
-	double		most = (argument == ARG_KEEP_SECONDS ?
-						options->max_keep_seconds : rule->most);
+	double		max = (argument == ARG_KEEP_SECONDS ?
+					   options->max_keep_seconds : rule->max);
 
 	if (rule->kind == KIND_TEXT || rule->kind == KIND_UUID)
 		return read_text(rule, value, text);
-	return read_number(rule, most, value, text);
+	return read_number(rule, max, value, text);
 }
 
 static int

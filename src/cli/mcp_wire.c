@@ -4,8 +4,8 @@
  *	  Lines of JSON, in and out: one message per line.
  *
  * Input is read when it is available, and output is written when there is
- * room, so that neither a client that sends nothing nor one that reads nothing
- * blocks the loop.  A line that is not a valid message gets one error, and is
+ * room, so that a client that sends nothing or reads nothing does not block
+ * the loop.  A line that is not a valid message gets one error, and is
  * otherwise ignored.
  *
  * All output is ASCII, because some readers treat U+2028 as the end of a line.
@@ -23,7 +23,7 @@
 #include "mcp.h"
 
 /* The longest message.  No real message comes close. */
-#define LONGEST_MESSAGE	((size_t) 1024 * 1024)
+#define MAX_MESSAGE	((size_t) 1024 * 1024)
 
 /* A pipe that is ready accepts this much at once. */
 #define PIECE			((size_t) _POSIX_PIPE_BUF)
@@ -31,7 +31,7 @@
 #define DELETE			"\\u007F"
 
 /* Input that has been read, from "start" on; includes newlines. */
-static char input[LONGEST_MESSAGE + 1];
+static char input[MAX_MESSAGE + 1];
 static size_t input_start = 0;
 static size_t input_end = 0;
 static bool skips_line = false; /* the rest of a line that is too long */
@@ -172,7 +172,7 @@ wire_send_error(json_t *id, ErrorCode code, const char *message, json_t *data)
 void
 wire_notify(const char *method, json_t *params)
 {
-	if (wire_backlog() < MOST_BACKLOG)
+	if (wire_backlog() < MAX_BACKLOG)
 		send_message(json_pack("{s:s, s:s, s:o}", "jsonrpc", "2.0",
 							   "method", method, "params", params));
 	else
@@ -322,7 +322,7 @@ next_line(size_t *length)
 			return line;
 		skips_line = false;
 	}
-	if (skips_line || input_end - input_start > LONGEST_MESSAGE)
+	if (skips_line || input_end - input_start > MAX_MESSAGE)
 	{
 		if (!skips_line)
 			wire_send_error(NULL, PARSE_ERROR,

@@ -170,7 +170,8 @@ static const char *const usage_text =
 "      --max-keep N        mcp renews a lease for at most N seconds (3600)\n"
 "      --allow-break       mcp offers the tool break_lock\n"
 "      --release-on-exit   mcp releases what it holds when its input ends\n"
-"  -q, --quiet             no status line and no warnings of passing problems\n"
+"  -q, --quiet             no status line, no warnings of passing problems,\n"
+"                          nothing that the exit status already says\n"
 "  -V, --version           show the version, then exit\n"
 "      --help              show this help, then exit\n"
 "\n"
@@ -213,15 +214,15 @@ usage_error(const char *format,...)
  *	  Parses a plain decimal number of seconds.
  */
 static double
-check_seconds(const char *option, const char *value, double least, double most)
+check_seconds(const char *option, const char *value, double min, double max)
 {
 	char	   *end;
 	double		seconds = strtod(value, &end);
 
 	if (value[strspn(value, "0123456789.")] != '\0' || end == value ||
-		*end != '\0' || !(seconds >= least && seconds <= most))
+		*end != '\0' || !(seconds >= min && seconds <= max))
 		usage_error("%s must be a number of seconds from %.15g to %.15g, not \"%s\"",
-					option, least, most, value);
+					option, min, max, value);
 	return seconds;
 }
 
@@ -438,7 +439,7 @@ show_and_exit(const char *text)
  */
 static int
 take_options(int argc, char **argv, Options *options, const char **operands,
-			 int most, int *given, bool *separated)
+			 int max, int *given, bool *separated)
 {
 	int			count = 0;
 
@@ -456,10 +457,10 @@ take_options(int argc, char **argv, Options *options, const char **operands,
 			*separated = optind > before;
 			if (*separated || optind >= argc)
 				break;
-			if (count >= most && strcmp(operands[0], "run") == 0)
+			if (count >= max && strcmp(operands[0], "run") == 0)
 				usage_error("run needs \"--\" before the COMMAND \"%s\"",
 							argv[optind]);
-			if (count >= most)
+			if (count >= max)
 				usage_error("too many arguments: \"%s\"", argv[optind]);
 			operands[count++] = argv[optind++];
 			continue;
@@ -571,18 +572,18 @@ make_note(char *const *command)
 static void
 set_lease(Options *options, int bit)
 {
-	double		most;
+	double		max;
 
 	if (options->lease == NULL && bit != HEARTBEAT)
 	{
 		options->lease = "60";
 		options->lease_seconds = 60;
 	}
-	most = options->lease_seconds / 2;
-	options->grace_seconds = most / 2 < 5 ? most / 2 : 5;
+	max = options->lease_seconds / 2;
+	options->grace_seconds = max / 2 < 5 ? max / 2 : 5;
 	if (options->grace)
 		options->grace_seconds = check_seconds("--grace", options->grace,
-											   0, most);
+											   0, max);
 }
 
 static const char *
@@ -648,7 +649,7 @@ parse_options(int argc, char **argv, Options *options)
 	if (bit == RUN && options->note == NULL)
 	{
 		options->note = make_note(options->argv);
-		options->note_is_made_up = true;
+		options->note_is_generated = true;
 	}
 	return subcommands[found].command;
 }

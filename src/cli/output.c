@@ -103,7 +103,7 @@ print_json(const PGresult *answer)
  * ---------------------------------------------------------------------
  */
 
-#define MOST_HEADING	64
+#define MAX_HEADING	64
 
 /*
  * is_length
@@ -125,7 +125,7 @@ is_length(const PGresult *answer, int column)
 static const char *
 column_heading(const PGresult *answer, int column)
 {
-	static char heading[MOST_HEADING];
+	static char heading[MAX_HEADING];
 	int			length = (int) strlen(PQfname(answer, column));
 
 	snprintf(heading, sizeof(heading), "%.*s",
@@ -141,7 +141,7 @@ column_heading(const PGresult *answer, int column)
 static const char *
 column_value(const PGresult *answer, int row, int column)
 {
-	static char length[MOST_HEADING];
+	static char length[MAX_HEADING];
 	const char *value = PQgetvalue(answer, row, column);
 
 	if (!is_length(answer, column) || value[0] == '\0')
@@ -283,9 +283,9 @@ print_table(const PGresult *answer)
 
 /*
  * fit_output
- *	  Cuts what has been put together to the terminal that it goes to: a row that
- *	  wraps would break the table, and a last row too many would scroll its
- *	  heading away.
+ *	  Truncates the assembled output to the size of the terminal.  A row that
+ *	  wraps would break the table, and a row too many would scroll its heading
+ *	  away.
  */
 void
 fit_output(void)

@@ -8,9 +8,10 @@
  * separate process, ensures that the command does not outlive the lease: each
  * renewal that was answered gives it a later deadline.
  *
- * To us, the lease ends when the remaining time that the server reported has
- * passed since the moment *before* the question was sent, so never later than
- * to the server.  A renewal whose answer was lost does not count.
+ * By our clock, the lease ends when the remaining time that the server
+ * reported has passed since the moment *before* the query was sent.  It never
+ * ends later than by the server's clock.  A renewal whose answer was lost does
+ * not count.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -29,7 +30,7 @@
 #define GROUP_MS			100
 
 /* The longest wait for an answer; a quarter of the lease if that is less. */
-#define LONGEST_ANSWER_MS	10000
+#define MAX_ANSWER_MS	10000
 
 /*
  * Signals to handle besides those that end the wait for the lock; the latter
@@ -44,10 +45,10 @@ typedef struct Run
 	Ticket		ticket;			/* from the last answer */
 	Watchdog	watchdog;
 	Child		child;
-	Orders		orders;
+	Deadlines	deadlines;
 	Instant		ends_at;		/* the latest end of the lease */
 	Instant		renew_at;
-	Instant		asked_at;		/* when the open question was sent */
+	Instant		sent_at;		/* when the open query was sent */
 	int			failures;		/* consecutive failed renewals */
 	bool		lost;			/* the command was told to terminate */
 	bool		lingers;		/* it ended, but not its group */
@@ -59,18 +60,18 @@ typedef struct Run
  */
 
 /*
- * send_orders
- *	  Sends the orders to the watchdog.  A watchdog that has died is replaced;
- *	  if that fails, the command must not continue.
+ * send_deadlines
+ *	  Sends the deadlines to the watchdog.  A watchdog that has died is
+ *	  replaced; if that fails, the command must not continue.
  */
 static void
-send_orders(Run *run)
+send_deadlines(Run *run)
 {
-	if (order_watchdog(&run->watchdog, &run->orders))
+	if (update_watchdog(&run->watchdog, &run->deadlines))
 		return;
-	dismiss_watchdog(&run->watchdog);
+	end_watchdog(&run->watchdog);
 	if (start_watchdog(&run->watchdog, &run->link) &&
-		order_watchdog(&run->watchdog, &run->orders))
+		update_watchdog(&run->watchdog, &run->deadlines))
 		return;
 	complain("could not watch the command; killing it: %s", strerror(errno));
 	signal_child(&run->child, SIGKILL);
@@ -86,15 +87,15 @@ send_orders(Run *run)
 static void
 note_lease(Run *run)
 {
-	int64_t		most = (int64_t) (run->options->lease_seconds * 1000);
+	int64_t		max = (int64_t) (run->options->lease_seconds * 1000);
 	int64_t		left = run->ticket.remaining_ms;
-	Instant		asked_at = run->ticket.asked_at;
+	Instant		sent_at = run->ticket.sent_at;
 
-	left = left < most ? left : most;
-	run->ends_at = asked_at + left;
-	run->renew_at = asked_at + left / 3;
-	run->orders.kill_at = run->ends_at - left / 200;
-	run->orders.term_at = run->orders.kill_at -
+	left = left < max ? left : max;
+	run->ends_at = sent_at + left;
+	run->renew_at = sent_at + left / 3;
+	run->deadlines.kill_at = run->ends_at - left / 200;
+	run->deadlines.term_at = run->deadlines.kill_at -
 		(int64_t) (run->options->grace_seconds * 1000);
 }
 
@@ -110,21 +111,21 @@ lose(Run *run, const char *reason)
 	complain("the lease on \"%s\" is %s; terminating the command",
 			 run->options->name, reason);
 	run->lost = true;
-	run->orders.term_at = now();
-	if (run->orders.kill_at > end)
-		run->orders.kill_at = end;
-	send_orders(run);
+	run->deadlines.term_at = now();
+	if (run->deadlines.kill_at > end)
+		run->deadlines.kill_at = end;
+	send_deadlines(run);
 }
 
 static void
-ask_to_renew(Run *run)
+send_renewal(Run *run)
 {
 	const char *parameters[] = {run->ticket.ticket, run->options->lease};
-	int64_t		patience = (int64_t) (run->options->lease_seconds * 1000 / 4);
+	int64_t		timeout_ms = (int64_t) (run->options->lease_seconds * 1000 / 4);
 
-	run->asked_at = now();
-	link_ask(&run->link, ASK_RENEW, parameters, run->asked_at +
-			 (patience < LONGEST_ANSWER_MS ? patience : LONGEST_ANSWER_MS));
+	run->sent_at = now();
+	link_send(&run->link, QUERY_RENEW, parameters, run->sent_at +
+			  (timeout_ms < MAX_ANSWER_MS ? timeout_ms : MAX_ANSWER_MS));
 }
 
 static void
@@ -142,10 +143,10 @@ note_renewal(Run *run)
 		lose(run, answer.state);
 		return;
 	}
-	answer.asked_at = run->asked_at;
+	answer.sent_at = run->sent_at;
 	run->ticket = answer;
 	note_lease(run);
-	send_orders(run);
+	send_deadlines(run);
 }
 
 static void
@@ -166,20 +167,20 @@ note_failure(Run *run)
 static void
 keep_lease(Run *run)
 {
-	bool		asked = run->link.asked;
+	bool		has_query = run->link.has_query;
 	bool		up = run->link.state != LINK_DOWN;
 
-	if (asked || up)
+	if (has_query || up)
 	{
 		Progress	progress = link_step(&run->link);
 
-		if (asked && progress == ANSWERED && !run->lost)
+		if (has_query && progress == ANSWERED && !run->lost)
 			note_renewal(run);
 		else if (progress == FAILED && !run->lost)
 			note_failure(run);
 	}
-	if (!run->link.asked && !run->lost && now() >= run->renew_at)
-		ask_to_renew(run);
+	if (!run->link.has_query && !run->lost && now() >= run->renew_at)
+		send_renewal(run);
 }
 
 /* ---------------------------------------------------------------------
@@ -218,12 +219,12 @@ pass_signals_on(Run *run)
 }
 
 static void
-listen_to_watchdog(Run *run)
+heed_watchdog(Run *run)
 {
-	int			report = hear_watchdog(&run->watchdog);
+	int			report = poll_watchdog(&run->watchdog);
 
 	if (report == WATCHDOG_GONE)
-		send_orders(run);
+		send_deadlines(run);
 	else if (report != WATCHDOG_SILENT && !run->lost)
 	{
 		complain("the lease on \"%s\" could not be renewed in time; terminating the command",
@@ -256,9 +257,9 @@ supervise(Run *run)
 			run->lingers = true;
 		}
 		pass_signals_on(run);
-		listen_to_watchdog(run);
+		heed_watchdog(run);
 		keep_lease(run);
-		until = run->lost || run->link.asked ? INT64_MAX : run->renew_at;
+		until = run->lost || run->link.has_query ? INT64_MAX : run->renew_at;
 		if (run->lingers && until > now() + GROUP_MS)
 			until = now() + GROUP_MS;
 		link_sleep(&run->link, run->watchdog.fd, until);
@@ -282,9 +283,9 @@ renew_first(Run *run)
 		Progress	progress;
 		Ticket		answer;
 
-		ask_to_renew(run);
+		send_renewal(run);
 		progress = link_await(&run->link, true);
-		if (progress == PENDING || now() >= run->orders.term_at)
+		if (progress == PENDING || now() >= run->deadlines.term_at)
 			return false;
 		if (progress == FAILED)
 		{
@@ -294,7 +295,7 @@ renew_first(Run *run)
 		read_ticket(run->link.answer, &answer);
 		if (ticket_exit_code(answer.state) != EXIT_DONE)
 			return false;
-		answer.asked_at = run->asked_at;
+		answer.sent_at = run->sent_at;
 		run->ticket = answer;
 		note_lease(run);
 	}
@@ -315,7 +316,7 @@ end_lease(Run *run)
 	if (now() >= run->ends_at)
 		return code;
 	if (run->options->at_least && !run->lost &&
-		!stay_taken(&run->link, run->options, &run->ticket, run->ends_at))
+		!add_named_hold(&run->link, run->options, &run->ticket, run->ends_at))
 		return code;
 	if (give_back(&run->link, &run->ticket, run->ends_at) &&
 		strcmp(run->ticket.state, "released") != 0 && !run->lost)
@@ -329,8 +330,8 @@ end_lease(Run *run)
 
 /*
  * run_held
- *	  Starts the command, since the lock is held, and supervises it.  The lease
- *	  is released only after the last process of the command has ended.
+ *	  Starts the command under the held lock, and supervises it.  The lease is
+ *	  released only after the last process of the command has ended.
  */
 static ExitCode
 run_held(Run *run)
@@ -354,11 +355,11 @@ run_held(Run *run)
 		give_back(&run->link, &run->ticket, run->ends_at);
 		return EXIT_SERVER;
 	}
-	run->orders.group = run->child.pid;
-	send_orders(run);
+	run->deadlines.group = run->child.pid;
+	send_deadlines(run);
 	supervise(run);
-	listen_to_watchdog(run);
-	dismiss_watchdog(&run->watchdog);
+	heed_watchdog(run);
+	end_watchdog(&run->watchdog);
 	take_terminal_back(&run->child);
 	return end_lease(run);
 }

@@ -20,7 +20,7 @@
 #include "cli.h"
 
 /* Longer lines are cut.  Nobody reads more, and a server may be malicious. */
-#define LONGEST_LINE	4096
+#define MAX_LINE	4096
 
 static bool text_is_utf8 = true;
 static bool line_is_shown = false;
@@ -35,7 +35,7 @@ typedef enum Glyph
 {
 	GLYPH_PLAIN,
 	GLYPH_CONTROL,				/* C0, DEL or C1 */
-	GLYPH_BROKEN				/* not valid UTF-8 */
+	GLYPH_INVALID				/* not valid UTF-8 */
 } Glyph;
 
 /*
@@ -63,15 +63,15 @@ utf8_length(const unsigned char *c)
 {
 	int			length = (c[0] < 0xC2 || c[0] > 0xF4 ? 0 :
 						  c[0] < 0xE0 ? 2 : c[0] < 0xF0 ? 3 : 4);
-	int			least = c[0] == 0xE0 ? 0xA0 : c[0] == 0xF0 ? 0x90 : 0x80;
-	int			most = c[0] == 0xED ? 0x9F : c[0] == 0xF4 ? 0x8F : 0xBF;
+	int			min = c[0] == 0xE0 ? 0xA0 : c[0] == 0xF0 ? 0x90 : 0x80;
+	int			max = c[0] == 0xED ? 0x9F : c[0] == 0xF4 ? 0x8F : 0xBF;
 
 	for (int i = 1; i < length; i++)
 	{
-		if (c[i] < least || c[i] > most)
+		if (c[i] < min || c[i] > max)
 			return 0;
-		least = 0x80;
-		most = 0xBF;
+		min = 0x80;
+		max = 0xBF;
 	}
 	return length;
 }
@@ -95,7 +95,7 @@ scan(const char *text, Glyph *glyph, int *code)
 		*glyph = c[0] < 0xA0 ? GLYPH_CONTROL : GLYPH_PLAIN;
 	else if ((length = utf8_length(c)) == 0)
 	{
-		*glyph = GLYPH_BROKEN;
+		*glyph = GLYPH_INVALID;
 		length = 1;
 	}
 	else if (c[0] == 0xC2 && c[1] < 0xA0)
@@ -136,7 +136,7 @@ clean_text(char *text)
  *	  Truncates a text to at most that many bytes, at a character boundary.
  */
 void
-cut_text(char *text, size_t most)
+cut_text(char *text, size_t max)
 {
 	Glyph		glyph;
 	int			code;
@@ -146,7 +146,7 @@ cut_text(char *text, size_t most)
 	{
 		size_t		next = length + scan(text + length, &glyph, &code);
 
-		if (next > most)
+		if (next > max)
 			text[length] = '\0';
 		else
 			length = next;
@@ -190,7 +190,7 @@ put_json(FILE *stream, const char *value)
 		if (glyph == GLYPH_PLAIN)
 			fwrite(value, 1, length, stream);
 		else
-			fprintf(stream, "\\u%04x", glyph == GLYPH_BROKEN ? 0xFFFD : code);
+			fprintf(stream, "\\u%04x", glyph == GLYPH_INVALID ? 0xFFFD : code);
 		value += length;
 	}
 }
@@ -272,8 +272,8 @@ format_length(char *buffer, size_t size, int64_t ms)
 
 /*
  * cut_to_width
- *	  Cuts a line to the given width, because a line that fills the last
- *	  column of a terminal would wrap.
+ *	  Cuts a line to the given width, because a line that fills the last column
+ *	  of a terminal would wrap.
  */
 void
 cut_to_width(char *line, int columns)
@@ -301,7 +301,7 @@ cut_to_width(char *line, int columns)
 void
 show_status_line(const Options *options, const char *format,...)
 {
-	char		line[LONGEST_LINE];
+	char		line[MAX_LINE];
 	struct winsize size;
 	va_list		args;
 
@@ -330,7 +330,7 @@ clear_status_line(void)
 void
 complain_args(const char *format, va_list args)
 {
-	char		line[LONGEST_LINE];
+	char		line[MAX_LINE];
 
 	clear_status_line();
 	vsnprintf(line, sizeof(line), format, args);
@@ -346,7 +346,7 @@ complain_args(const char *format, va_list args)
 void
 complain_of_lines(const char *message, const char *format,...)
 {
-	char		text[LONGEST_LINE];
+	char		text[MAX_LINE];
 	char	   *line = text;
 	va_list		args;
 

@@ -4,7 +4,7 @@
  *	  The process that ends the command when the lease ends.
  *
  * It shares nothing with the program but a socket, over which it receives its
- * orders: which process group to send TERM and KILL to, and when.  It does
+ * deadlines: which process group to send TERM and KILL to, and when.  It does
  * nothing else, so it is never late, not even while the program looks up a
  * host name or is stopped.  If the program dies without dismissing it, the
  * socket closes, and the watchdog kills the group at once, because nobody
@@ -27,17 +27,17 @@
 #include "cli.h"
 
 /* poll() does not count the time during which the machine is suspended */
-#define LONGEST_SLEEP_MS	1000
+#define MAX_SLEEP_MS	1000
 
 /*
- * stand_apart
+ * detach_from_program
  *	  Detaches from the program: moves to a process group of its own, so that
  *	  signals sent to the program's group do not end it, and closes the
  *	  program's file descriptors, so that a reader of its output sees the end
  *	  of it.
  */
 static void
-stand_apart(int fd, const Link *link)
+detach_from_program(int fd, const Link *link)
 {
 	int			null = open("/dev/null", O_RDWR);
 
@@ -59,62 +59,62 @@ stand_apart(int fd, const Link *link)
 }
 
 /*
- * carry_out
- *	  Carries out orders that are due.  Those carried out are marked by a time
- *	  that will never come.
+ * apply_deadlines
+ *	  Sends the signals that are due.  A deadline that has been applied is set
+ *	  to a time that never comes.
  */
 static void
-carry_out(Orders *orders, int fd)
+apply_deadlines(Deadlines *deadlines, int fd)
 {
 	Instant		present = now();
-	bool		kill_it = present >= orders->kill_at;
+	bool		kill_it = present >= deadlines->kill_at;
 	char		report = kill_it ? WATCHDOG_KILLED : WATCHDOG_TERMINATED;
 
-	if (orders->group == 0 || (!kill_it && present < orders->term_at))
+	if (deadlines->group == 0 || (!kill_it && present < deadlines->term_at))
 		return;
 	/* send this first, so that it has arrived when the command ends */
 	(void) !send(fd, &report, 1, 0);
-	orders->term_at = INT64_MAX;
+	deadlines->term_at = INT64_MAX;
 	if (kill_it)
 	{
-		orders->kill_at = INT64_MAX;
-		kill(-orders->group, SIGKILL);
+		deadlines->kill_at = INT64_MAX;
+		kill(-deadlines->group, SIGKILL);
 		return;
 	}
-	kill(-orders->group, SIGTERM);
+	kill(-deadlines->group, SIGTERM);
 	/* a stopped process would not act on it */
-	kill(-orders->group, SIGCONT);
+	kill(-deadlines->group, SIGCONT);
 }
 
 static void
-keep_watch(int fd)
+watch(int fd)
 {
-	Orders		orders = {0, INT64_MAX, INT64_MAX};
+	Deadlines	deadlines = {0, INT64_MAX, INT64_MAX};
 
 	for (;;)
 	{
 		struct pollfd pollfd = {fd, POLLIN, 0};
-		int64_t		wait = (orders.term_at < orders.kill_at ?
-							orders.term_at : orders.kill_at);
+		int64_t		wait = (deadlines.term_at < deadlines.kill_at ?
+							deadlines.term_at : deadlines.kill_at);
 
 		wait -= now();
 		wait = wait < 0 ? 0 : wait;
-		wait = wait > LONGEST_SLEEP_MS ? LONGEST_SLEEP_MS : wait;
+		wait = wait > MAX_SLEEP_MS ? MAX_SLEEP_MS : wait;
 		if (poll(&pollfd, 1, (int) wait) > 0)
 		{
-			pid_t		group = orders.group;
+			pid_t		group = deadlines.group;
 
-			if (recv(fd, &orders, sizeof(orders), MSG_WAITALL) !=
-				(ssize_t) sizeof(orders))
+			if (recv(fd, &deadlines, sizeof(deadlines), MSG_WAITALL) !=
+				(ssize_t) sizeof(deadlines))
 			{
 				if (group != 0)
 					kill(-group, SIGKILL);
 				_exit(1);
 			}
-			if (orders.group == 0)
+			if (deadlines.group == 0)
 				_exit(0);
 		}
-		carry_out(&orders, fd);
+		apply_deadlines(&deadlines, fd);
 	}
 }
 
@@ -133,8 +133,8 @@ start_watchdog(Watchdog *watchdog, const Link *link)
 	if (watchdog->pid == 0)
 	{
 		close(fds[0]);
-		stand_apart(fds[1], link);
-		keep_watch(fds[1]);
+		detach_from_program(fds[1], link);
+		watch(fds[1]);
 	}
 	close(fds[1]);
 	watchdog->fd = fds[0];
@@ -151,23 +151,23 @@ start_watchdog(Watchdog *watchdog, const Link *link)
 }
 
 /*
- * order_watchdog
- *	  Replaces the orders; returns false if the watchdog is gone.
+ * update_watchdog
+ *	  Replaces the deadlines; returns false if the watchdog is gone.
  */
 bool
-order_watchdog(const Watchdog *watchdog, const Orders *orders)
+update_watchdog(const Watchdog *watchdog, const Deadlines *deadlines)
 {
-	return send(watchdog->fd, orders, sizeof(*orders), MSG_NOSIGNAL) ==
-		(ssize_t) sizeof(*orders);
+	return send(watchdog->fd, deadlines, sizeof(*deadlines), MSG_NOSIGNAL) ==
+		(ssize_t) sizeof(*deadlines);
 }
 
 /*
- * hear_watchdog
+ * poll_watchdog
  *	  What the watchdog has done since the last call; WATCHDOG_GONE if it no
  *	  longer exists.
  */
 int
-hear_watchdog(const Watchdog *watchdog)
+poll_watchdog(const Watchdog *watchdog)
 {
 	char		report;
 	ssize_t		size = recv(watchdog->fd, &report, 1, 0);
@@ -179,16 +179,16 @@ hear_watchdog(const Watchdog *watchdog)
 }
 
 /*
- * dismiss_watchdog
+ * end_watchdog
  *	  Ends the watchdog after the command has ended.
  */
 void
-dismiss_watchdog(Watchdog *watchdog)
+end_watchdog(Watchdog *watchdog)
 {
-	Orders		none;
+	Deadlines	none;
 
 	memset(&none, 0, sizeof(none));
-	order_watchdog(watchdog, &none);
+	update_watchdog(watchdog, &none);
 	close(watchdog->fd);
 	watchdog->fd = -1;
 	while (waitpid(watchdog->pid, NULL, 0) < 0 && errno == EINTR)

@@ -73,7 +73,7 @@ take_rows_added(void)
 	return added;
 }
 
-/* Likewise for events; their table is tidied separately. */
+/* Likewise for events; their table is pruned separately. */
 void
 note_event_added(void)
 {

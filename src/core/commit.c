@@ -98,7 +98,7 @@ before_commit(bool prepare)
 	else if (leases_were_changed())
 	{
 		relax_commit();
-		tidy_before_commit(commit_will_wait());
+		prune_before_commit(commit_will_wait());
 	}
 	fences_verify();
 	CurrentResourceOwner = old_owner;
@@ -107,7 +107,7 @@ before_commit(bool prepare)
 
 /*
  * Transaction callback.  Before a commit or PREPARE it may raise what
- * reject_prepare(), tidying and fences_verify() raise; afterwards it must not
+ * reject_prepare(), pruning and fences_verify() raise; afterwards it must not
  * fail.
  */
 void

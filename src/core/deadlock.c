@@ -157,7 +157,7 @@ get_read_queue(Search *search, const LockKey *key, int64 place)
 }
 
 /*
- * Whether a wait is older than the one being examined.  A wait that is not yet
+ * Whether a wait is older than the examined wait.  A wait that is not yet
  * stored is the newest, whatever the clocks of the two locks say.
  */
 static bool
@@ -306,7 +306,7 @@ follow_identity(Search *search, CycleNode *node)
  * examined.
  */
 static List *
-search_front(Search *search)
+search_forward(Search *search)
 {
 	CycleNode  *self = reach(search, &search->self->who, &search->lock->key,
 							 NULL);
@@ -428,7 +428,7 @@ first_place(const Search *search)
 }
 
 static List *
-search_behind(Search *search)
+search_backward(Search *search)
 {
 	List	   *edges;
 
@@ -460,7 +460,7 @@ find_deadlock(const LockRow *lock, const TicketRow *self)
 	for (int limit = FIRST_LIMIT;; limit *= LIMIT_FACTOR)
 	{
 		List	   *(*const searches[]) (Search *) = {
-			search_behind, search_front
+			search_backward, search_forward
 		};
 
 		for (int i = 0; i < (int) lengthof(searches); i++)

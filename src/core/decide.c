@@ -207,7 +207,7 @@ refuse(Refusal refusal)
 
 /* "contended", because of a tag that may become available soon. */
 static LeasePlan
-turn_away(unsigned tag)
+answer_busy(unsigned tag)
 {
 	LeasePlan	plan = answer(LEASE_CONTENDED);
 
@@ -245,11 +245,11 @@ need_in_line(NameMode name)
 }
 
 static LeasePlan
-like(unsigned tags)
+optional(unsigned tags)
 {
 	LeasePlan	plan = {0};
 
-	plan.likes_tags = tags;
+	plan.optional_tags = tags;
 	return plan;
 }
 
@@ -367,7 +367,7 @@ end_wait(TicketRow *ticket, LeaseState state, TimestampTz now)
 
 /* Records a sign of life: a call, or a waiting backend from now on. */
 static void
-show_life(TicketRow *ticket, const LeaseEvent *event, TimestampTz now)
+refresh_liveness(TicketRow *ticket, const LeaseEvent *event, TimestampTz now)
 {
 	if (event->attending)
 	{
@@ -476,7 +476,7 @@ pass_dead(LockRow *lock, const LeaseView *view)
 
 /* Whether to try for the queue tag in order to pass dead waiters. */
 static bool
-likes_to_pass_dead(const LeaseView *view)
+wants_queue_tag(const LeaseView *view)
 {
 	return view->dead_waiters >= MANY_DEAD &&
 		!((view->tags | view->busy) & TAG_QUEUE);
@@ -494,8 +494,8 @@ grant_to_newcomer(const LeaseView *view, const LeaseEvent *event, TimestampTz no
 
 	if (!has_tags(view, NAME_CHANGE, tags))
 		return need(NAME_CHANGE, tags);
-	if (likes_to_pass_dead(view))
-		return like(TAG_QUEUE);
+	if (wants_queue_tag(view))
+		return optional(TAG_QUEUE);
 	if (!knows(view, PART_FENCE))
 		return ask(PART_FENCE);
 	write_lock(&plan, &view->lock, now);
@@ -528,9 +528,9 @@ end_grant(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
 	if (!knows(view, PART_HEAD))
 		return ask(PART_HEAD);
 	if (view->has_head && untried && !(view->busy & promotion))
-		return like(untried);
-	if (!view->has_head && likes_to_pass_dead(view))
-		return like(TAG_QUEUE);
+		return optional(untried);
+	if (!view->has_head && wants_queue_tag(view))
+		return optional(TAG_QUEUE);
 	if (view->has_head && has_tags(view, NAME_CHANGE, promotion) &&
 		!knows(view, PART_FENCE))
 		return ask(PART_FENCE);
@@ -558,7 +558,7 @@ static bool
 is_incomplete(const LeasePlan *plan)
 {
 	return plan->asks != 0 || plan->needs_name != NAME_NONE ||
-		plan->needs_tags != 0 || plan->likes_tags != 0;
+		plan->needs_tags != 0 || plan->optional_tags != 0;
 }
 
 /* ----------------------------------------------------------------------
@@ -674,7 +674,7 @@ write_look(const LeaseView *view, const LeaseEvent *event, LeaseState state,
 	plan.writes_ticket = true;
 	plan.ticket = view->ticket;
 	if (state == LEASE_WAITING)
-		show_life(&plan.ticket, event, now);
+		refresh_liveness(&plan.ticket, event, now);
 	else
 		end_wait(&plan.ticket, state, now);
 	return plan;
@@ -745,7 +745,7 @@ enqueue(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
 		return answer(LEASE_CONTENDED);
 	/* a busy ticket tag has already been answered with "contended" */
 	if (view->busy & TAG_QUEUE)
-		return turn_away(TAG_QUEUE);
+		return answer_busy(TAG_QUEUE);
 	if (!has_tags(view, NAME_NONE, tags))
 		return need(NAME_NONE, tags);
 	if (!knows(view, PART_PLACE))
@@ -765,7 +765,7 @@ enqueue(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
 	}
 	if (view->closes_cycle)
 		return answer(LEASE_DEADLOCK);
-	show_life(&plan.ticket, event, now);
+	refresh_liveness(&plan.ticket, event, now);
 	plan.writes_ticket = true;
 	plan.is_blocked = grant_is_live(&view->lock, now);
 	/* if the lock is free, it may be this ticket's turn at once */
@@ -798,9 +798,9 @@ decide_acquire(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
 		return decide_look(view, event, now);
 	}
 	if (busy & TAG_TICKET)
-		return turn_away(TAG_TICKET);
+		return answer_busy(TAG_TICKET);
 	if (holds(&view->lock, &event->who, now))
-		return busy ? turn_away(TAG_NAME) :
+		return busy ? answer_busy(TAG_NAME) :
 			admit_newcomer(extend_grant(view, event, now), event, now);
 	if (!grant_is_live(&view->lock, now) && !busy)
 	{
@@ -816,7 +816,7 @@ decide_acquire(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
 	 */
 	if (event->may_queue && !(busy && event->first_try))
 		return enqueue(view, event, now);
-	return busy ? turn_away(TAG_NAME) : answer(LEASE_CONTENDED);
+	return busy ? answer_busy(TAG_NAME) : answer(LEASE_CONTENDED);
 }
 
 /* ----------------------------------------------------------------------
@@ -825,10 +825,9 @@ decide_acquire(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
  */
 
 /*
- * Answers for a ticket that is no longer held.  If it has merely lapsed, that
- * is written, so that the lock's time reaches this point and a clock that is
- * set back does not revive the lease.  The write is skipped if the name tag is
- * busy.
+ * Answers for a ticket that is no longer held.  A mere lapse is written, so
+ * that the lock's time reaches this point and a clock that is set back does
+ * not revive the lease.  The write is skipped if the name tag is busy.
  */
 static LeasePlan
 answer_ended(const LeaseView *view, LeaseState state, TimestampTz now)
@@ -938,9 +937,9 @@ is_last_share(const LeaseView *view, TimestampTz now, unsigned *asks)
 		return false;
 	if (lock->hold_expires_at != NO_TIME)
 	{
-		if (!knows(view, PART_RIVAL))
-			*asks |= PART_RIVAL;
-		else if (!view->has_rival)
+		if (!knows(view, PART_OTHER_WAITER))
+			*asks |= PART_OTHER_WAITER;
+		else if (!view->has_other_waiter)
 			return false;
 	}
 	if (lock->tickets <= 1)
@@ -1071,9 +1070,9 @@ decide_renew_lock(const LeaseView *view, const LeaseEvent *event, TimestampTz no
 		return need_in_line(NAME_EXTEND);
 	if (!grant_is_live(&view->lock, now))
 	{
-		if (!knows(view, PART_RIVAL))
-			return ask(PART_RIVAL);
-		if (view->has_rival)
+		if (!knows(view, PART_OTHER_WAITER))
+			return ask(PART_OTHER_WAITER);
+		if (view->has_other_waiter)
 			return answer_yes(false);
 	}
 	write_lock(&plan, &view->lock, now);
@@ -1139,7 +1138,8 @@ decide_break(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
 }
 
 static LeasePlan
-decide_break_stranger(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
+decide_break_unauthorized(const LeaseView *view, const LeaseEvent *event,
+						  TimestampTz now)
 {
 	if (!OidIsValid(view->lock.holder.role) || view->holder_allowed)
 		return answer_yes(false);
@@ -1253,8 +1253,8 @@ decide(const LeaseView *view, const LeaseEvent *event, TimestampTz now)
 			return decide_release_lock(view, event, now);
 		case EVENT_BREAK:
 			return decide_break(view, event, now);
-		case EVENT_BREAK_STRANGER:
-			return decide_break_stranger(view, event, now);
+		case EVENT_BREAK_UNAUTHORIZED:
+			return decide_break_unauthorized(view, event, now);
 		case EVENT_PRUNE_TICKET:
 			return decide_prune_ticket(view, event);
 		case EVENT_PRUNE_LOCK:

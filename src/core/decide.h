@@ -17,7 +17,8 @@
  */
 #define MANY_DEAD	16
 
-extern LeasePlan decide(const LeaseView *view, const LeaseEvent *event, TimestampTz now);
+extern LeasePlan decide(const LeaseView *view, const LeaseEvent *event,
+						TimestampTz now);
 
 /* judgements of stored rows at a given time */
 extern bool same_identity(const Identity *a, const Identity *b);

@@ -221,7 +221,7 @@ list_changes(const LeaseView *view, const LeaseEvent *event,
 	if (settles_lapse(view, event, plan, now))
 		list_lapse(&changes, plan);
 	if (plan->ends_grant && (event->kind == EVENT_BREAK ||
-							 event->kind == EVENT_BREAK_STRANGER))
+							 event->kind == EVENT_BREAK_UNAUTHORIZED))
 		list_broken(&changes);
 	if (plan->writes_lock)
 		list_hold(&changes, event, plan);

@@ -95,18 +95,18 @@ make_answer(const LeaseEvent *event, const Outcome *outcome, LeaseAnswer *answer
  */
 
 /*
- * One round of an acquisition, see try_acquire().  Raises 42501, LS002 and
- * 53400.
+ * One round of an acquisition, see try_acquire().  Raises 42501 if the caller
+ * may not use the scope, LS002, 53400, 54000 and LS001.
  */
 bool
 lease_try_acquire(LeaseEvent *event, TimestampTz until, bool first,
-				  LeaseAnswer *answer, Obstacle *obstacle)
+				  LeaseAnswer *answer, BusyTag *busy_tag)
 {
 	Outcome		outcome;
 	bool		done;
 
 	require_scope(event->key.scope);
-	done = try_acquire(event, until, first, &outcome, obstacle);
+	done = try_acquire(event, until, first, &outcome, busy_tag);
 	if (done)
 		make_answer(event, &outcome, answer);
 	return done;
@@ -114,7 +114,8 @@ lease_try_acquire(LeaseEvent *event, TimestampTz until, bool first,
 
 /*
  * Acquires a lock or a place in its queue, or answers why not.  Raises 42501
- * if the caller may not use the scope, LS002 and 53400.
+ * if the caller may not use the scope, LS002, 53400, 54000 and LS001; with a
+ * wait also 40P01.
  */
 void
 lease_acquire(LeaseEvent *event, int64 wait_us, LeaseAnswer *answer)
@@ -194,7 +195,7 @@ ticket_event(EventKind kind, const TicketRow *ticket)
 /*
  * Looks at a ticket and answers.  A superuser who is not a member of the
  * ticket's role does not count as its owner, and only sees its state.  Raises
- * 42501, and 55P03 if LOOK_MAY_WAIT is set.
+ * 42501, 54000 and LS001; also 55P03 and 40P01 if LOOK_MAY_WAIT is set.
  */
 void
 lease_look(const pg_uuid_t *uuid, int flags, LeaseAnswer *answer)
@@ -217,7 +218,8 @@ lease_look(const pg_uuid_t *uuid, int flags, LeaseAnswer *answer)
 
 /*
  * Renews a held ticket for a full lease from now; lease_us 0 means the length
- * last requested.  Raises 42501 and 55P03.
+ * last requested.  Raises 42501, 55P03 and 40P01; 54000 and LS001 if the
+ * ticket waits and takes its turn.
  */
 void
 lease_renew(const pg_uuid_t *uuid, int64 lease_us, LeaseAnswer *answer)
@@ -238,7 +240,8 @@ lease_renew(const pg_uuid_t *uuid, int64 lease_us, LeaseAnswer *answer)
 
 /*
  * Releases a ticket, or cancels its wait; a second, late or overtaken release
- * changes nothing.  Raises 42501 and 55P03.
+ * changes nothing.  Raises 42501, 55P03 and 40P01; 54000 and LS001 if it ends
+ * the grant.
  */
 void
 lease_release(const pg_uuid_t *uuid, LeaseAnswer *answer)
@@ -288,7 +291,8 @@ list_live_tickets(const Identity *who, const char *scope)
 
 /*
  * Releases all live tickets of an identity, in one scope or in all (NULL), and
- * returns their number.  Raises 55P03.
+ * returns their number.  Raises 55P03 and 40P01; 54000 and LS001 if it ends a
+ * grant.
  */
 int
 lease_release_all(const Identity *who, const char *scope)

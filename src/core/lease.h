@@ -38,7 +38,7 @@ typedef struct LeaseAnswer
 
 extern void lease_acquire(LeaseEvent *event, int64 wait_us, LeaseAnswer *answer);
 extern bool lease_try_acquire(LeaseEvent *event, TimestampTz until, bool first,
-							  LeaseAnswer *answer, Obstacle *obstacle);
+							  LeaseAnswer *answer, BusyTag *busy_tag);
 extern void lease_look(const pg_uuid_t *uuid, int flags, LeaseAnswer *answer);
 extern void lease_renew(const pg_uuid_t *uuid, int64 lease_us,
 						LeaseAnswer *answer);

@@ -10,7 +10,7 @@
  *	holder		 the identity of the newest grant, until that grant is ended
  *	lapse		 a lease has run out; judged by the clock, not an event
  *	waiter		 a ticket that is stored as waiting
- *	live waiter	 a waiter that the clock has not ended and that may use the scope
+ *	live waiter	 a waiter not ended by the clock, whose role may use the scope
  *	dead waiter	 a waiter that the clock has ended, or whose turn has passed
  *	attended	 a backend waits for the ticket inside the server
  *	head		 the first live waiter of a lock
@@ -52,7 +52,7 @@ typedef enum NameMode
  * combined in bit sets.
  */
 #define PART_HEAD		0x01	/* the head, and the dead waiters before it */
-#define PART_RIVAL		0x02	/* a live waiter of another identity */
+#define PART_OTHER_WAITER		0x02	/* a live waiter of another identity */
 #define PART_SHARES		0x04	/* the tickets of the grant */
 #define PART_FENCE		0x08	/* the next fence */
 #define PART_PLACE		0x10	/* the next place in the queue */
@@ -72,7 +72,7 @@ typedef struct LeaseView
 	TicketRow	head;
 	int			dead_waiters;	/* before the head, or all */
 	int64		dead_place;		/* place of the last of them */
-	bool		has_rival;
+	bool		has_other_waiter;
 	TicketRow  *shares;
 	int			share_count;
 	int64		next_fence;
@@ -99,7 +99,7 @@ typedef enum EventKind
 	EVENT_RENEW_LOCK,
 	EVENT_RELEASE_LOCK,
 	EVENT_BREAK,
-	EVENT_BREAK_STRANGER,		/* a grant of a role that lost access */
+	EVENT_BREAK_UNAUTHORIZED,	/* a grant of a role that lost access */
 	EVENT_PRUNE_TICKET,
 	EVENT_PRUNE_LOCK
 } EventKind;
@@ -168,7 +168,7 @@ typedef struct LeasePlan
 	unsigned	asks;			/* parts of the view */
 	NameMode	needs_name;		/* tags that are required before writing */
 	unsigned	needs_tags;
-	unsigned	likes_tags;		/* tags that would allow more, if available */
+	unsigned	optional_tags;	/* tags that would allow more, if available */
 	bool		name_in_line;	/* wait for the name tag in line */
 	bool		ticket_in_line; /* wait for the ticket tag in line */
 

@@ -24,7 +24,7 @@
 
 /*
  * Ends the grant with the given fence; returns false if that is not the
- * present grant.  Raises 55P03.
+ * present grant.  Raises 55P03, 40P01, 54000 and LS001.
  */
 bool
 lease_break(const LockKey *key, int64 fence)
@@ -46,9 +46,9 @@ compare_locks(const ListCell *a, const ListCell *b)
 							 &((LockRow *) lfirst(b))->key);
 }
 
-/* Breaks the grants in a scope whose holder's role may not use the scope. */
+/* Breaks the grants in a scope whose holder's role may not use it. */
 static void
-break_strangers(const char *scope)
+break_unauthorized(const char *scope)
 {
 	List	   *locks = store_list_scope(scope);
 	ListCell   *cell;
@@ -59,15 +59,15 @@ break_strangers(const char *scope)
 		LeaseEvent	event = {0};
 		Outcome		outcome;
 
-		event.kind = EVENT_BREAK_STRANGER;
+		event.kind = EVENT_BREAK_UNAUTHORIZED;
 		event.key = ((LockRow *) lfirst(cell))->key;
 		carry_out(&event, NULL, &outcome);
 	}
 }
 
-/* Cancels the waits in a scope whose owner's role may not use the scope. */
+/* Cancels the waits in a scope whose owner's role may not use it. */
 static void
-cancel_strangers(const char *scope)
+cancel_unauthorized(const char *scope)
 {
 	TicketScan *scan = store_open_queues(scope);
 	TicketRow	ticket;
@@ -89,7 +89,8 @@ cancel_strangers(const char *scope)
 
 /*
  * Acquires the scope tag.  The table is locked first: if the extension were
- * dropped and created again, the tag would be a different one.
+ * dropped and created again, the tag would be a different one.  Raises 55P03
+ * and 40P01.
  */
 static void
 wait_scope_tag(const char *scope)
@@ -104,7 +105,7 @@ wait_scope_tag(const char *scope)
 /*
  * Registers a scope to a role, and ends the grants and waits of others in it.
  * The scope tag prevents new grants until we have committed, so none is
- * missed.  Raises 55P03.
+ * missed.  Raises 55P03 and 40P01; 54000 and LS001 if it breaks a grant.
  */
 void
 lease_scope_create(const char *scope, const char *role_name, Oid role)
@@ -112,13 +113,13 @@ lease_scope_create(const char *scope, const char *role_name, Oid role)
 	wait_scope_tag(scope);
 	store_save_scope(scope, role_name, role);
 	record_operation(CHANGE_SCOPE_CREATED, scope, 0);
-	cancel_strangers(scope);
-	break_strangers(scope);
+	cancel_unauthorized(scope);
+	break_unauthorized(scope);
 }
 
 /*
  * Opens a scope to every role; returns false if it was not registered.  Raises
- * 55P03.
+ * 55P03 and 40P01.
  */
 bool
 lease_scope_drop(const char *scope)
@@ -131,8 +132,8 @@ lease_scope_drop(const char *scope)
 }
 
 /*
- * Raises the floor of all future fences, and returns it.  Raises 54000 and
- * 55P03.
+ * Raises the floor of all future fences, and returns it.  Raises 54000, 55P03
+ * and 40P01.
  */
 int64
 fence_bump(void)

@@ -135,7 +135,7 @@ load_request(Call *call)
  * database has no queues, the absence of a head is known without a search.
  */
 static void
-judge_anew(Call *call)
+reset_view(Call *call)
 {
 	LeaseView  *view = &call->view;
 
@@ -150,7 +150,7 @@ judge_anew(Call *call)
 	}
 	if (view->has_ticket)
 		complete_waiter(&view->ticket, call->now);
-	if (call->event->kind == EVENT_BREAK_STRANGER)
+	if (call->event->kind == EVENT_BREAK_UNAUTHORIZED)
 		view->holder_allowed = may_use_scope(view->lock.key.scope,
 											 view->lock.holder.role);
 }
@@ -173,7 +173,7 @@ read_rows(Call *call, bool recalls)
 		reload_ticket(view);
 	if (!recalls || !recall_lock(&call->event->key, &view->lock))
 		store_load_lock(&call->event->key, &view->lock);
-	judge_anew(call);
+	reset_view(call);
 	if (view->has_ticket &&
 		ticket_state(&view->ticket, &view->lock, call->now) !=
 		view->ticket.state)
@@ -224,7 +224,7 @@ refresh_rows(Call *call)
 	same_lock = refresh_lock(call);
 	keeps_head = same_lock && (view->known & PART_HEAD) && !view->has_head &&
 		(kind == EVENT_ACQUIRE || kind == EVENT_TRY_LOCK);
-	judge_anew(call);
+	reset_view(call);
 	if (keeps_head)
 		view->known |= PART_HEAD;
 }
@@ -251,12 +251,12 @@ read_head(Call *call)
 }
 
 static void
-read_rival(Call *call)
+read_other_waiter(Call *call)
 {
 	QueueHead	head;
 
 	find_head(&call->view.lock, &call->view.lock.holder, call->now, &head);
-	call->view.has_rival = head.exists;
+	call->view.has_other_waiter = head.exists;
 }
 
 /*
@@ -274,7 +274,7 @@ read_place(Call *call)
 	int64		last = store_last_place(&call->event->key);
 
 	if (!refresh_lock(call))
-		judge_anew(call);
+		reset_view(call);
 	last = Max(last, view->lock.passed);
 	view->next_place = last + 1;
 	view->queue_is_full = last - view->lock.passed >= leaselock_max_waiters &&
@@ -290,8 +290,8 @@ read_parts(Call *call, const LeasePlan *plan)
 
 	if (plan->asks & PART_HEAD)
 		read_head(call);
-	if (plan->asks & PART_RIVAL)
-		read_rival(call);
+	if (plan->asks & PART_OTHER_WAITER)
+		read_other_waiter(call);
 	if (plan->asks & PART_SHARES)
 		view->shares = store_load_shares(&view->lock, &view->share_count);
 	if (plan->asks & PART_FENCE)
@@ -427,15 +427,16 @@ take_needed(Call *call, const LeasePlan *plan)
 		take_name(call, plan->needs_name, plan->name_in_line);
 }
 
-/* Acquires as many of the tags that a plan would like as are available. */
+/* Acquires the optional tags of a plan, in order, until one is busy. */
 static void
-take_liked(Call *call, const LeasePlan *plan)
+take_optional(Call *call, const LeasePlan *plan)
 {
 	static const unsigned order[] = {TAG_SCOPE, TAG_HEAD, TAG_QUEUE};
 
 	for (int i = 0; i < (int) lengthof(order); i++)
 	{
-		if ((plan->likes_tags & order[i]) && !take_tag(call, order[i], false))
+		if ((plan->optional_tags & order[i]) &&
+			!take_tag(call, order[i], false))
 			return;
 	}
 }
@@ -487,7 +488,7 @@ save_shares(Call *call, const LeasePlan *plan)
 
 /* Last actions for the previous grant, before a grant begins or ends. */
 static void
-leave_last_grant(const LockRow *lock)
+finish_previous_grant(const LockRow *lock)
 {
 	fences_verify_early(lock);
 
@@ -534,7 +535,7 @@ save_rows(Call *call, LeasePlan *plan)
 
 /* Tells the deadlock detection about a new holder that others wait behind. */
 static void
-note_rivals(const LockRow *lock, TimestampTz now)
+note_blocking_holder(const LockRow *lock, TimestampTz now)
 {
 	QueueHead	head;
 
@@ -546,7 +547,7 @@ note_rivals(const LockRow *lock, TimestampTz now)
 /*
  * Wakes the waiters that the change concerns.  If the head could not be
  * promoted, the transaction that holds its ticket tag may be ending its wait
- * without knowing about the next waiter, so that one is woken too.
+ * without knowing about the next waiter, so that waiter is woken too.
  */
 static void
 wake(Call *call, const LeasePlan *plan)
@@ -575,7 +576,7 @@ static void
 write_plan(Call *call, LeasePlan *plan)
 {
 	if (plan->begins_grant || plan->ends_grant)
-		leave_last_grant(&call->view.lock);
+		finish_previous_grant(&call->view.lock);
 	if (plan->begins_grant)
 		plan->lock.granted_xid = GetTopFullTransactionId();
 	if (plan->durability == LOSABLE)
@@ -590,7 +591,7 @@ write_plan(Call *call, LeasePlan *plan)
 	note_lease_change();
 	keep_tags(&call->tags);
 	if (plan->writes_head || plan->from_queue)
-		note_rivals(&plan->lock, call->now);
+		note_blocking_holder(&plan->lock, call->now);
 	wake(call, plan);
 }
 
@@ -709,9 +710,9 @@ proceed(Call *call, LeasePlan *plan, int *tags)
 	}
 	else if (is_recalled(&call->view))
 		read_rows(call, false);
-	else if (plan->likes_tags != 0)
+	else if (plan->optional_tags != 0)
 	{
-		take_liked(call, plan);
+		take_optional(call, plan);
 		call->view.known &= ~PART_HEAD;
 	}
 	else
@@ -730,9 +731,16 @@ proceed(Call *call, LeasePlan *plan, int *tags)
  *
  * Tags in "busy" are not even tried for.  With "quiet", a full lock table is
  * not an error.  The number of tags that stay held is added to *tags, unless
- * that is NULL.  Raises LS002, 53400 and 55P03; 54000 if there is no greater
- * fence; LS001 if the event ends a grant and the transaction has checked a
- * fence that is stale; and 40P01 if waiting for a tag closes a cycle.
+ * that is NULL.  Raises
+ *
+ *	LS002	if the request id belongs to another identity
+ *	53400	if the queue is full
+ *	54000	if the event makes a grant, and there is no greater fence
+ *	LS001	if the event ends or replaces a grant, and the transaction has
+ *			checked a fence of the lock that is stale
+ *	55P03	if a tag that is waited for in line stays busy, or if a restore is
+ *			inserting the same row
+ *	40P01	if waiting for a tag in line closes a cycle
  */
 void
 carry_out_with(LeaseEvent *event, const TicketRow *ticket, unsigned busy,
@@ -779,33 +787,33 @@ carry_out(LeaseEvent *event, const TicketRow *ticket, Outcome *outcome)
  */
 
 /*
- * Determines what blocked an acquisition.  Returns false if it must not be
- * waited for: a transaction that holds the name tag or a ticket tag of the
- * lock from an earlier call may only try for the others.
+ * Determines the tag that blocked an acquisition.  Returns false if its holder
+ * must not be waited for: a transaction that holds the name tag or a ticket
+ * tag of the lock from an earlier call may only try for the others.
  */
 static bool
-find_obstacle(const LeaseEvent *event, const Outcome *outcome, bool first,
-			  Obstacle *obstacle)
+find_busy_tag(const LeaseEvent *event, const Outcome *outcome, bool first,
+			  BusyTag *busy_tag)
 {
 	bool		extends = (same_identity(&outcome->lock.holder, &event->who) &&
 						   grant_is_live(&outcome->lock, outcome->now));
 
-	obstacle->mode = ExclusiveLock;
-	obstacle->brief = first;
+	busy_tag->mode = ExclusiveLock;
+	busy_tag->brief = first;
 	switch (outcome->retry_after)
 	{
 		case TAG_NAME:
-			obstacle->tag = name_tag(&event->key);
+			busy_tag->tag = name_tag(&event->key);
 			if (extends)
-				obstacle->mode = ShareUpdateExclusiveLock;
+				busy_tag->mode = ShareUpdateExclusiveLock;
 			else
-				obstacle->brief = true;
+				busy_tag->brief = true;
 			return extends || may_stand_in_line(&event->key);
 		case TAG_TICKET:
-			obstacle->tag = ticket_tag(&event->key, &event->request_id);
+			busy_tag->tag = ticket_tag(&event->key, &event->request_id);
 			return may_stand_in_line(&event->key);
 		case TAG_QUEUE:
-			obstacle->tag = queue_tag(&event->key);
+			busy_tag->tag = queue_tag(&event->key);
 			return may_stand_in_line(&event->key);
 		default:
 			return false;
@@ -814,36 +822,36 @@ find_obstacle(const LeaseEvent *event, const Outcome *outcome, bool first,
 
 /*
  * One round of an acquisition.  It waits for nobody.  Returns false if another
- * round is worthwhile once the obstacle is gone; in that case no tag is held.
+ * round is worthwhile once the tag is free; in that case no tag is held.
  * Raises what carry_out() raises.
  */
 bool
 try_acquire(LeaseEvent *event, TimestampTz until, bool first, Outcome *outcome,
-			Obstacle *obstacle)
+			BusyTag *busy_tag)
 {
 	event->first_try = first;
 	event->left_us = until - clock_read(NO_TIME);
 	carry_out(event, NULL, outcome);
 	return !event->may_queue || outcome->state != LEASE_CONTENDED ||
 		until <= clock_read(NO_TIME) ||
-		!find_obstacle(event, outcome, first, obstacle);
+		!find_busy_tag(event, outcome, first, busy_tag);
 }
 
 /*
  * Acquires a lock or a place in its queue, or answers why not, within the
  * caller's transaction.  Each wait is slightly longer than deadlock_timeout,
  * so that the server's deadlock detector examines it.  Raises what carry_out()
- * raises.
+ * raises, and 40P01 for a deadlock.
  */
 void
 acquire(LeaseEvent *event, TimestampTz until, Outcome *outcome)
 {
-	Obstacle	obstacle;
+	BusyTag		busy_tag;
 
 	for (bool first = true;
-		 !try_acquire(event, until, first, outcome, &obstacle);
+		 !try_acquire(event, until, first, outcome, &busy_tag);
 		 first = false)
-		wait_for_keeper(&obstacle.tag, obstacle.mode, obstacle.brief,
-						until - clock_read(NO_TIME),
-						DeadlockTimeout + DeadlockTimeout / 2);
+		wait_for_tag_holder(&busy_tag.tag, busy_tag.mode, busy_tag.brief,
+							until - clock_read(NO_TIME),
+							DeadlockTimeout + DeadlockTimeout / 2);
 }

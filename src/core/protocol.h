@@ -27,13 +27,13 @@ typedef struct Outcome
 	TimestampTz now;			/* the clock reading used for all of it */
 } Outcome;
 
-/* What blocks an acquisition and may be waited for. */
-typedef struct Obstacle
+/* The tag that blocks an acquisition and whose holder may be waited for. */
+typedef struct BusyTag
 {
 	Tag			tag;
 	LOCKMODE	mode;
-	bool		brief;			/* it may be gone in a moment */
-} Obstacle;
+	bool		brief;			/* its holder may be gone in a moment */
+} BusyTag;
 
 extern void report_foreign_request(const LockKey *key);
 extern void carry_out(LeaseEvent *event, const TicketRow *ticket,
@@ -42,7 +42,7 @@ extern void carry_out_with(LeaseEvent *event, const TicketRow *ticket,
 						   unsigned busy, bool quiet, int *tags,
 						   Outcome *outcome);
 extern bool try_acquire(LeaseEvent *event, TimestampTz until, bool first,
-						Outcome *outcome, Obstacle *obstacle);
+						Outcome *outcome, BusyTag *busy_tag);
 extern void acquire(LeaseEvent *event, TimestampTz until, Outcome *outcome);
 
 #endif							/* LEASELOCK_PROTOCOL_H */

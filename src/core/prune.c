@@ -11,9 +11,9 @@
  *
  * What the removal of a row requires is a rule (decide.c).  Tags are only
  * tried for.  A transaction must not hold tags that others may need while it
- * waits.  Therefore, before a commit that is going to wait, for a lock to
- * verify a fence or for a standby, only rows whose removal needs no tag are
- * removed; the rest is left to later commits.
+ * waits.  Therefore, if the commit is going to wait (for a lock to verify a
+ * fence, or for a standby), it removes only rows whose removal needs no tag,
+ * and leaves the rest to later commits.
  *
  * Copyright (c) 2026, leaselock contributors
  *
@@ -42,37 +42,38 @@
  * at.  The number grows as long as the session finds only pages full of young
  * rows.
  */
-#define MIN_TIDY_INTERVAL	2
-#define MAX_TIDY_INTERVAL	64
+#define MIN_PRUNE_INTERVAL	2
+#define MAX_PRUNE_INTERVAL	64
 
 /* Pages with at least this many rows count as expensive to visit. */
 #define FULL_PAGE_ROWS		16
 
 /* This many expensive visits in a row without a find are no coincidence. */
-#define MAX_VAIN_LOOKS		4
+#define MAX_FUTILE_VISITS		4
 
 /* The most pages that a session looks at before one commit. */
-#define MAX_TIDY_PAGES	16
+#define MAX_PAGES_PER_COMMIT	16
 
 /* Number of rows to read at once. */
 #define BATCH			1000
 
 /*
- * The age of events is judged by when they were recorded, which is nearly
- * their key order.  After this many young events, lease_prune() stops.
+ * The age of an event is the time since it was recorded.  The keys are nearly
+ * in the order of recording, so lease_prune() stops after this many young
+ * events.
  */
 #define MAX_YOUNG_EVENTS	1000
 
-/* The state of incremental pruning of a table in this session. */
-typedef struct Tidiness
+/* When this session next prunes pages of a table, incrementally. */
+typedef struct PruneSchedule
 {
 	int			interval;
-	int			vain_looks;
+	int			futile_visits;
 	int			pages_due;		/* to be visited because of added rows */
-} Tidiness;
+} PruneSchedule;
 
-static Tidiness leases = {MIN_TIDY_INTERVAL, 0, 0};
-static Tidiness events = {MIN_TIDY_INTERVAL, 0, 0};
+static PruneSchedule lease_schedule = {MIN_PRUNE_INTERVAL, 0, 0};
+static PruneSchedule event_schedule = {MIN_PRUNE_INTERVAL, 0, 0};
 
 typedef struct Prune
 {
@@ -199,9 +200,8 @@ prune_blockers(Prune *prune)
 }
 
 /*
- * Records that there are no queues, if that is so, so that no session looks
- * for waiters.  A session that queues a ticket meanwhile records the opposite
- * again.
+ * If there are no queues, records that, so that no session looks for waiters.
+ * A session that queues a ticket meanwhile records the opposite again.
  */
 static void
 prune_queues(Prune *prune)
@@ -308,27 +308,27 @@ lease_prune(int64 older_us, int64 max_rows)
  * adds only one row does its share too.
  */
 static void
-count_due_pages(Tidiness *tidiness, int added)
+count_due_pages(PruneSchedule *schedule, int added)
 {
 	int			rest;
 
 	if (added == 0)
 		return;
-	rest = added % tidiness->interval;
-	tidiness->pages_due += added / tidiness->interval;
+	rest = added % schedule->interval;
+	schedule->pages_due += added / schedule->interval;
 	if (rest > 0 &&
-		pg_prng_uint64_range(&pg_global_prng_state, 1, tidiness->interval) <=
+		pg_prng_uint64_range(&pg_global_prng_state, 1, schedule->interval) <=
 		(uint64) rest)
-		tidiness->pages_due++;
+		schedule->pages_due++;
 }
 
-/* Takes up to MAX_TIDY_PAGES of the due pages, and returns their number. */
+/* Takes up to MAX_PAGES_PER_COMMIT due pages; returns their number. */
 static int
-take_due_pages(Tidiness *tidiness)
+take_due_pages(PruneSchedule *schedule)
 {
-	int			pages = Min(tidiness->pages_due, MAX_TIDY_PAGES);
+	int			pages = Min(schedule->pages_due, MAX_PAGES_PER_COMMIT);
 
-	tidiness->pages_due -= pages;
+	schedule->pages_due -= pages;
 	return pages;
 }
 
@@ -336,20 +336,20 @@ take_due_pages(Tidiness *tidiness)
  * Adapts the interval to whether an expensive visit found anything to remove.
  */
 static void
-adapt_interval(Tidiness *tidiness, int64 removed, int seen)
+adapt_interval(PruneSchedule *schedule, int64 removed, int seen)
 {
 	if (removed > 0 || seen < FULL_PAGE_ROWS)
 	{
-		tidiness->interval = MIN_TIDY_INTERVAL;
-		tidiness->vain_looks = 0;
+		schedule->interval = MIN_PRUNE_INTERVAL;
+		schedule->futile_visits = 0;
 	}
-	else if (++tidiness->vain_looks > MAX_VAIN_LOOKS)
-		tidiness->interval = Min(tidiness->interval * 2, MAX_TIDY_INTERVAL);
+	else if (++schedule->futile_visits > MAX_FUTILE_VISITS)
+		schedule->interval = Min(schedule->interval * 2, MAX_PRUNE_INTERVAL);
 }
 
 /* Visits a random page of tickets, and one of locks. */
 static void
-tidy_leases(Prune *prune)
+visit_lease_pages(Prune *prune)
 {
 	int64		removed = prune->removed;
 	int			seen = 0;
@@ -362,12 +362,12 @@ tidy_leases(Prune *prune)
 		foreach(cell, store_sample_locks(prune->before, &seen))
 			prune_lock(prune, (LockRow *) lfirst(cell));
 	}
-	adapt_interval(&leases, prune->removed - removed, seen);
+	adapt_interval(&lease_schedule, prune->removed - removed, seen);
 }
 
 /* Visits a random page of events. */
 static void
-tidy_events(Prune *prune)
+visit_event_page(Prune *prune)
 {
 	int64		removed = prune->removed;
 	int			seen = 0;
@@ -375,11 +375,11 @@ tidy_events(Prune *prune)
 
 	foreach(cell, store_sample_events(prune->before, &seen))
 		prune_event(prune, (RowVersion *) lfirst(cell));
-	adapt_interval(&events, prune->removed - removed, seen);
+	adapt_interval(&event_schedule, prune->removed - removed, seen);
 }
 
 static void
-begin_tidying(Prune *prune, int retention_s)
+begin_visits(Prune *prune, int retention_s)
 {
 	prune->before = clock_read(NO_TIME) - retention_s * USECS_PER_SEC;
 	prune->max_removed = PG_INT64_MAX;
@@ -387,14 +387,14 @@ begin_tidying(Prune *prune, int retention_s)
 }
 
 static void
-tidy_lease_pages(int pages, bool will_wait)
+prune_lease_pages(int pages, bool will_wait)
 {
 	Prune		prune = {0};
 
-	begin_tidying(&prune, leaselock_ticket_retention);
+	begin_visits(&prune, leaselock_ticket_retention);
 	prune.without_tags = will_wait;
 	for (int i = 0; i < pages; i++)
-		tidy_leases(&prune);
+		visit_lease_pages(&prune);
 	if (!will_wait &&
 		pg_prng_uint64_range(&pg_global_prng_state, 1, BATCH) == 1)
 	{
@@ -404,38 +404,38 @@ tidy_lease_pages(int pages, bool will_wait)
 }
 
 static void
-tidy_event_pages(int pages)
+prune_event_pages(int pages)
 {
 	Prune		prune = {0};
 
-	begin_tidying(&prune, leaselock_event_retention);
+	begin_visits(&prune, leaselock_event_retention);
 	for (int i = 0; i < pages; i++)
-		tidy_events(&prune);
+		visit_event_page(&prune);
 }
 
 /*
  * Prunes random pages of each table if the session has added rows.  Called
  * just before a commit; will_wait says that the commit may have to wait.  If
- * events are no longer recorded, old ones are removed along with tickets.
+ * events are no longer recorded, old events are removed along with tickets.
  */
 void
-tidy_before_commit(bool will_wait)
+prune_before_commit(bool will_wait)
 {
 	int			pages;
 	int			event_pages;
 
-	count_due_pages(&leases, take_rows_added());
-	count_due_pages(&events, take_events_added());
-	pages = take_due_pages(&leases);
+	count_due_pages(&lease_schedule, take_rows_added());
+	count_due_pages(&event_schedule, take_events_added());
+	pages = take_due_pages(&lease_schedule);
 	if (leaselock_events == EVENTS_OFF)
-		events.pages_due += pages;
-	event_pages = take_due_pages(&events);
+		event_schedule.pages_due += pages;
+	event_pages = take_due_pages(&event_schedule);
 	/* this transaction may have dropped the extension */
 	if (pages + event_pages == 0 || !store_is_installed())
 		return;
 	store_begin_call(true);
 	if (pages > 0)
-		tidy_lease_pages(pages, will_wait);
+		prune_lease_pages(pages, will_wait);
 	if (event_pages > 0 && !store_is_empty(REL_EVENTS))
-		tidy_event_pages(event_pages);
+		prune_event_pages(event_pages);
 }

@@ -11,6 +11,6 @@
 #define LEASELOCK_PRUNE_H
 
 extern int64 lease_prune(int64 older_us, int64 max_rows);
-extern void tidy_before_commit(bool will_wait);
+extern void prune_before_commit(bool will_wait);
 
 #endif							/* LEASELOCK_PRUNE_H */

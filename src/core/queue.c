@@ -4,10 +4,10 @@
  *	  The queue of a lock: who waits, and in which order.
  *
  * Places are assigned under the queue tag, which an enqueuing transaction
- * holds until it ends.  Therefore a ticket that is not yet committed comes
- * after every ticket that is.  A grant out of the queue stores the place of
- * its waiter in the lock's row, as the passed mark.  A waiter at or before
- * that mark is dead, whatever sign of life is committed into its row later.
+ * holds until it ends.  Therefore an uncommitted ticket comes after every
+ * committed ticket.  A grant out of the queue stores the place of its waiter
+ * in the lock's row, as the passed mark.  A waiter at or before that mark is
+ * dead, whatever sign of life is committed into its row later.
  *
  * decide.c defines when a waiter is live; this file walks through the waiters.
  *
@@ -154,29 +154,29 @@ has_queue(const LockKey *key)
  * ----------------------------------------------------------------------
  */
 
-/* Identities met during a walk. */
-typedef struct MetIdentities
+/* Identities seen during a walk. */
+typedef struct IdentitySet
 {
 	int			count;
 	uint32		hashes[MAX_POSITION];	/* of the owners, for speed */
 	Identity	who[MAX_POSITION];
-} MetIdentities;
+} IdentitySet;
 
 /* Adds an identity unless it is already there. */
 static void
-meet(MetIdentities *met, const Identity *who)
+add_identity(IdentitySet *set, const Identity *who)
 {
 	uint32		hash = hash_bytes((const unsigned char *) who->owner,
 								  strlen(who->owner));
 
-	for (int i = 0; i < met->count; i++)
+	for (int i = 0; i < set->count; i++)
 	{
-		if (met->hashes[i] == hash && same_identity(&met->who[i], who))
+		if (set->hashes[i] == hash && same_identity(&set->who[i], who))
 			return;
 	}
-	met->hashes[met->count] = hash;
-	met->who[met->count] = *who;
-	met->count++;
+	set->hashes[set->count] = hash;
+	set->who[set->count] = *who;
+	set->count++;
 }
 
 /*
@@ -189,13 +189,13 @@ queue_position(const LockRow *lock, const TicketRow *own, TimestampTz now)
 {
 	QueueWalk	walk = begin_walk(lock, now);
 	TicketRow	ticket;
-	MetIdentities *ahead = palloc(sizeof(MetIdentities));
+	IdentitySet *ahead = palloc(sizeof(IdentitySet));
 
 	ahead->count = 0;
 	while (ahead->count + 1 < MAX_POSITION &&
 		   next_waiter(&walk, MAX_POSITION_ROWS, &ticket) &&
 		   !same_identity(&ticket.who, &own->who))
-		meet(ahead, &ticket.who);
+		add_identity(ahead, &ticket.who);
 	end_walk(&walk);
 	return ahead->count + 1;
 }

@@ -37,8 +37,8 @@ add_event(EventRow *row)
 }
 
 /*
- * Loads the note of a ticket that an event names without having read it: that
- * of a lapsed grant that somebody takes over.
+ * Loads the note of a ticket that an event names although it was not read: a
+ * ticket of a lapsed grant that somebody takes over.
  */
 static void
 load_note(EventRow *row)
@@ -78,7 +78,7 @@ record_plan(const LeaseView *view, const LeaseEvent *event,
 			const LeasePlan *plan, TimestampTz now)
 {
 	bool		breaks = (event->kind == EVENT_BREAK ||
-						  event->kind == EVENT_BREAK_STRANGER);
+						  event->kind == EVENT_BREAK_UNAUTHORIZED);
 
 	if (leaselock_events != EVENTS_OFF)
 		record_events(view, event, plan, now);

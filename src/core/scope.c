@@ -92,7 +92,7 @@ require_scope(const char *scope)
 }
 
 /*
- * Likewise for checking a fence, which members of the holder's role may do as
+ * Likewise for checking a fence.  Members of the holder's role may do that as
  * well.
  */
 void

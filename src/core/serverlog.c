@@ -123,7 +123,7 @@ keep_line(StringInfo text)
 }
 
 /*
- * A grant after the grant of another identity, or of the same one, had lapsed.
+ * A grant that follows a lapsed grant of another identity, or of the same one.
  */
 void
 log_takeover(const LockRow *lapsed, const LockRow *taken)

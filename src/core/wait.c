@@ -49,8 +49,8 @@ typedef struct Waiter
 	bool		looking;		/* an error now comes from the look */
 	bool		known;			/* the row has our pid */
 	bool		announced;		/* all later releasers will see that */
-	long		nap;			/* last short sleep in ms; 0: none */
-	bool		overslept;		/* the last sleep lasted a whole second */
+	long		short_sleep_ms; /* last short sleep in ms; 0: none */
+	bool		slept_full_second;	/* the last sleep lasted a whole second */
 	TimestampTz holder_until;	/* of another's grant; NO_TIME: none seen */
 } Waiter;
 
@@ -64,7 +64,7 @@ typedef struct Waiter
  * transaction_timeout.
  */
 static long
-slice_ms(void)
+max_sleep_ms(void)
 {
 	if (TransactionTimeoutCompat() > 0)
 		return Min(MAX_SLEEP_MS, Max(TransactionTimeoutCompat() / 2, 1));
@@ -78,7 +78,7 @@ slice_ms(void)
 static long
 look_due_ms(const Waiter *waiter, const LeaseAnswer *answer)
 {
-	int64		ms = slice_ms();
+	int64		ms = max_sleep_ms();
 
 	if (OidIsValid(answer->holder.role))
 		ms = Min(ms, clock_remaining_ms(answer->holder_until, answer->now));
@@ -117,15 +117,15 @@ sleep_on_latch(long ms)
 }
 
 /*
- * Finds the transaction that holds what a look needed, if it is still running:
- * the ticket tag, to record that we wait; and, if it is our turn, all tags of
- * a grant.  If it is another waiter's turn, that is the holder of its ticket
- * tag, who takes the turn or gives it up.
+ * Finds a running transaction that holds a tag that the look needed: the
+ * ticket tag, if our pid is not yet recorded or it is our turn; and, if it is
+ * our turn, the other tags of a grant.  If it is another waiter's turn, finds
+ * the holder of that waiter's ticket tag, which takes the turn or gives it up.
  */
 static VirtualTransactionId
-find_obstacle(const Waiter *waiter, const LeaseAnswer *answer)
+find_blocking_transaction(const Waiter *waiter, const LeaseAnswer *answer)
 {
-	VirtualTransactionId keeper = {0};
+	VirtualTransactionId tag_holder = {0};
 	bool		own_turn = (!OidIsValid(answer->holder.role) &&
 							answer->position == 1);
 	Tag			tags[3];
@@ -141,9 +141,9 @@ find_obstacle(const Waiter *waiter, const LeaseAnswer *answer)
 	}
 	else if (answer->has_head)
 		tags[count++] = ticket_tag(&waiter->key, &answer->head_id);
-	for (int i = 0; i < count && !VirtualTransactionIdIsValid(keeper); i++)
-		keeper = find_keeper(&tags[i], modes[i]);
-	return keeper;
+	for (int i = 0; i < count && !VirtualTransactionIdIsValid(tag_holder); i++)
+		tag_holder = find_tag_holder(&tags[i], modes[i]);
+	return tag_holder;
 }
 
 /*
@@ -156,21 +156,22 @@ sleep_till_look(Waiter *waiter, const LeaseAnswer *answer)
 	bool		is_held = OidIsValid(answer->holder.role);
 	long		ms = look_due_ms(waiter, answer);
 
-	waiter->nap = is_held ? 0 : Max(waiter->nap * 2, MIN_SLEEP_MS);
+	waiter->short_sleep_ms = is_held ? 0 :
+		Max(waiter->short_sleep_ms * 2, MIN_SLEEP_MS);
 	if (!is_held)
-		ms = Min(ms, waiter->nap);
+		ms = Min(ms, waiter->short_sleep_ms);
 	waiter->holder_until = is_held ? answer->holder_until : NO_TIME;
-	waiter->overslept = !sleep_on_latch(ms) && ms == MAX_SLEEP_MS;
+	waiter->slept_full_second = !sleep_on_latch(ms) && ms == MAX_SLEEP_MS;
 }
 
 /*
- * Logs that the turn came through a release without a wake-up.  That is a bug,
- * which the tests look for.
+ * Logs that the turn came through a release without a wake-up.  The tests look
+ * for this bug.
  */
 static void
 report_lost_wakeup(const Waiter *waiter, const LeaseAnswer *answer)
 {
-	if (waiter->overslept && answer->state == LEASE_HELD &&
+	if (waiter->slept_full_second && answer->state == LEASE_HELD &&
 		waiter->holder_until > answer->now)
 		ereport(DEBUG1,
 				(errmsg_internal("nobody woke the waiter for lock \"%s\" in scope \"%s\"",
@@ -214,7 +215,7 @@ wait_till_look(Waiter *waiter, VirtualTransactionId releaser,
 			   const LeaseAnswer *answer)
 {
 	bool		wrote = TransactionIdIsValid(GetTopTransactionIdIfAny());
-	VirtualTransactionId obstacle = releaser;
+	VirtualTransactionId blocking = releaser;
 	bool		ended;
 
 	if (answer->ticket.waiter_pid == MyProcPid)
@@ -225,22 +226,22 @@ wait_till_look(Waiter *waiter, VirtualTransactionId releaser,
 	if (!wrote && !VirtualTransactionIdIsValid(releaser))
 	{
 		waiter->announced = waiter->known;
-		obstacle = find_obstacle(waiter, answer);
+		blocking = find_blocking_transaction(waiter, answer);
 	}
 	SPI_commit();
 
-	waiter->overslept = false;
+	waiter->slept_full_second = false;
 	if (wrote)
 		return;
-	if (!VirtualTransactionIdIsValid(obstacle))
+	if (!VirtualTransactionIdIsValid(blocking))
 	{
 		sleep_till_look(waiter, answer);
 		return;
 	}
-	ended = wait_for_transaction(obstacle, look_due_ms(waiter, answer));
+	ended = wait_for_transaction(blocking, look_due_ms(waiter, answer));
 	if (ended && VirtualTransactionIdIsValid(releaser))
 		waiter->announced = waiter->known;
-	waiter->nap = 0;
+	waiter->short_sleep_ms = 0;
 	check_client();
 }
 
@@ -285,7 +286,7 @@ wait_loop(Waiter *waiter, LeaseAnswer *answer)
 		MemoryContextReset(look_context);
 		MemoryContextSwitchTo(look_context);
 		if (!waiter->announced)
-			releaser = find_keeper(&name, RowShareLock);
+			releaser = find_tag_holder(&name, RowShareLock);
 		look_uninterrupted(waiter, answer);
 		report_lost_wakeup(waiter, answer);
 		if (answer->state == LEASE_WAITING && waiter->until <= answer->now)
@@ -354,7 +355,7 @@ acquire_ticket(Waiter *waiter, LeaseEvent *event, int64 wait_us,
 	MemoryContext round_context = AllocSetContextCreate(caller_context,
 														"leaselock round",
 														ALLOCSET_SMALL_SIZES);
-	Obstacle	obstacle;
+	BusyTag		busy_tag;
 	bool		first = true;
 
 	event->may_queue = wait_us > 0;
@@ -362,11 +363,11 @@ acquire_ticket(Waiter *waiter, LeaseEvent *event, int64 wait_us,
 	for (;;)
 	{
 		renew_request(waiter, event);
-		if (lease_try_acquire(event, until, first, answer, &obstacle))
+		if (lease_try_acquire(event, until, first, answer, &busy_tag))
 			break;
 		SPI_commit();
-		wait_for_keeper(&obstacle.tag, obstacle.mode, obstacle.brief,
-						until - clock_read(NO_TIME), slice_ms());
+		wait_for_tag_holder(&busy_tag.tag, busy_tag.mode, busy_tag.brief,
+							until - clock_read(NO_TIME), max_sleep_ms());
 		check_client();
 		MemoryContextReset(round_context);
 		first = false;
@@ -385,7 +386,7 @@ acquire_ticket(Waiter *waiter, LeaseEvent *event, int64 wait_us,
  * the ticket dies with our liveness tag.
  */
 static void
-tidy_after_error(const pg_uuid_t *uuid, bool give_up)
+clean_up_after_error(const pg_uuid_t *uuid, bool give_up)
 {
 	MemoryContext context = CurrentMemoryContext;
 	LeaseAnswer answer;
@@ -458,7 +459,7 @@ wait_for_turn(Waiter *waiter, LeaseEvent *event, int64 wait_us,
 		error = CopyErrorData();
 		FlushErrorState();
 		if (committed && !waiter->looking)
-			tidy_after_error(&waiter->ticket, event != NULL);
+			clean_up_after_error(&waiter->ticket, event != NULL);
 		drop_liveness(&waiter->liveness);
 		ReThrowError(error);
 	}

@@ -92,7 +92,7 @@ read_kind(const char *name)
  * not reset when a subtransaction is rolled back, so no pair is used twice.
  */
 static void
-draw_place(EventRow *event)
+assign_event_id(EventRow *event)
 {
 	static FullTransactionId last_xid = {0};
 	static int64 last_id = 0;
@@ -105,10 +105,9 @@ draw_place(EventRow *event)
 }
 
 /*
- * Invalidates what other sessions remember, namely that the table is empty,
- * when the first row is written.  If a session misses the message because the
- * writing transaction was rolled back, it leaves old events to other sessions
- * to remove.
+ * When the first row is written, tells other sessions to forget that the table
+ * is empty.  If a session misses the message because the writing transaction
+ * was rolled back, it leaves old events to other sessions to remove.
  */
 static void
 announce_first(const RowVersion *version)
@@ -130,7 +129,7 @@ store_add_event(EventRow *event)
 	Datum		values[EVENTS_COLUMNS];
 	bool		nulls[EVENTS_COLUMNS];
 
-	draw_place(event);
+	assign_event_id(event);
 	event->recorded_at = clock_read(NO_TIME);
 	SET(EVENTS_ID, Int64GetDatum(event->id));
 	SET(EVENTS_XID, FullTransactionIdGetDatum(event->xid));

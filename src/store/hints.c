@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * hints.c
- *	  The rows of leaselock.blockers, which say which identity blocks others,
- *	  and of leaselock.queues, which say whether anybody waits at all.
+ *	  The rows of leaselock.blockers (which identities block others) and of
+ *	  leaselock.queues (whether anybody waits at all).
  *
  * Copyright (c) 2026, leaselock contributors
  *

@@ -17,7 +17,7 @@ typedef struct Installation
 {
 	pg_uuid_t	home;			/* its id, mixed with this database's oid */
 	unsigned char secret[16];	/* key for hashes that others can see */
-	uint32		number;			/* counts the installations that we met */
+	uint32		number;			/* counts the installations seen */
 } Installation;
 
 extern const Installation *store_load_installation(void);

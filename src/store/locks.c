@@ -20,7 +20,7 @@
 #include "store/clock.h"
 #include "store/columns.h"
 #include "store/installation.h"
-#include "store/places.h"
+#include "store/tidcache.h"
 #include "store/recent.h"
 #include "store/rows.h"
 #include "store/table.h"
@@ -167,8 +167,8 @@ scan_locks(List *rows, ScanKey keys, int nkeys, int count)
  * ----------------------------------------------------------------------
  */
 
-/* Where this session saw locks, by the hash of their keys. */
-static Place places[PLACES];
+/* Where this session last saw locks, by the hash of their keys. */
+static TidCacheEntry tid_cache[TID_CACHE_SIZE];
 
 /* Reads a row that should have the key in *lock. */
 static void
@@ -180,16 +180,16 @@ read_expected(HeapTuple tuple, TupleDesc desc, void *lock)
 }
 
 /*
- * Loads a lock from the place where it was last seen; returns false if it is
+ * Loads a lock from the TID at which it was last seen; returns false if it is
  * not there.
  */
 static bool
-load_from_noted_place(const LockKey *key, LockRow *lock)
+load_from_cached_tid(const LockKey *key, LockRow *lock)
 {
 	ItemPointerData tid;
 
 	lock->key = *key;
-	return find_place(places, key->hash, &tid) &&
+	return find_cached_tid(tid_cache, key->hash, &tid) &&
 		store_read_row(REL_LOCKS, &tid, read_expected, lock) &&
 		compare_lock_keys(&lock->key, key) == 0;
 }
@@ -205,7 +205,7 @@ store_load_lock(const LockKey *key, LockRow *lock)
 	TableScan  *scan;
 	HeapTuple	tuple;
 
-	if (load_from_noted_place(key, lock))
+	if (load_from_cached_tid(key, lock))
 		return;
 	store_set_key(&keys[0], LOCKS_SCOPE, F_TEXTEQ, CStringGetTextDatum(key->scope));
 	store_set_key(&keys[1], LOCKS_NAME, F_TEXTEQ, CStringGetTextDatum(key->name));
@@ -214,7 +214,7 @@ store_load_lock(const LockKey *key, LockRow *lock)
 	if (HeapTupleIsValid(tuple))
 	{
 		read_lock(tuple, RelationGetDescr(scan->rel), key, lock);
-		note_place(places, key->hash, &lock->version.tid);
+		cache_tid(tid_cache, key->hash, &lock->version.tid);
 	}
 	else
 		set_unknown(lock, key);
@@ -367,7 +367,7 @@ store_save_lock(LockRow *lock)
 	SET_IF(held, LOCKS_OWNER, text_value(&owner, lock->holder.owner));
 
 	store_write_row(REL_LOCKS, values, nulls, &lock->version);
-	note_place(places, lock->key.hash, &lock->version.tid);
+	cache_tid(tid_cache, lock->key.hash, &lock->version.tid);
 	remember_lock(lock);
 }
 

@@ -57,48 +57,48 @@ server_snapshot(Snapshot snapshot)
  * other tables, whose contents sessions cache, are always read with the latest
  * snapshot.
  */
-static Snapshot picture = NULL;
+static Snapshot shared_snapshot = NULL;
 
 /* From now on, locks, tickets and events are read with the same snapshot. */
 void
-store_begin_picture(void)
+store_begin_shared_snapshot(void)
 {
-	picture = RegisterSnapshot(GetLatestSnapshot());
+	shared_snapshot = RegisterSnapshot(GetLatestSnapshot());
 }
 
 /* Must also be called after an error. */
 void
-store_end_picture(void)
+store_end_shared_snapshot(void)
 {
-	UnregisterSnapshot(picture);
-	picture = NULL;
+	UnregisterSnapshot(shared_snapshot);
+	shared_snapshot = NULL;
 }
 
 /*
- * All transactions before this one, in any database, had ended when the
- * picture's snapshot was taken, so the snapshot sees what they wrote.  Nothing
- * can be added before the horizon, because new transactions have later ids.
+ * All transactions before this one, in any database, had ended when the shared
+ * snapshot was taken, so it sees what they wrote.  Nothing can be added before
+ * the horizon, because new transactions have later ids.
  */
 FullTransactionId
-store_picture_horizon(void)
+store_shared_snapshot_horizon(void)
 {
 	/* read after the snapshot was taken, so it is not older */
 	FullTransactionId next = ReadNextFullTransactionId();
 	uint32		epoch = EpochFromFullTransactionId(next);
 
-	if (picture->xmin > XidFromFullTransactionId(next))
+	if (shared_snapshot->xmin > XidFromFullTransactionId(next))
 		epoch--;
-	return FullTransactionIdFromEpochAndXid(epoch, picture->xmin);
+	return FullTransactionIdFromEpochAndXid(epoch, shared_snapshot->xmin);
 }
 
 static Snapshot
 take_snapshot(StoreRelation table)
 {
-	bool		depicted = (table == REL_LOCKS || table == REL_TICKETS ||
-							table == REL_EVENTS);
+	bool		shared = (table == REL_LOCKS || table == REL_TICKETS ||
+						  table == REL_EVENTS);
 
-	return RegisterSnapshot(picture != NULL && depicted ? picture :
-							GetLatestSnapshot());
+	return RegisterSnapshot(shared_snapshot != NULL && shared ?
+							shared_snapshot : GetLatestSnapshot());
 }
 
 /*
@@ -216,8 +216,8 @@ fetch_version(StoreRelation table, Relation rel, HeapTuple tuple,
 
 /*
  * Prunes a pinned page if the server's own scans would, because free space on
- * the page keeps updates HOT.  No commit needs to wait for that to be on disk,
- * so it does not count as something that the transaction has written.
+ * the page keeps updates HOT.  No commit needs to wait until the pruning is on
+ * disk, so it does not count as a write of the transaction.
  */
 static void
 prune_page(Relation rel, Buffer buffer)
@@ -229,9 +229,9 @@ prune_page(Relation rel, Buffer buffer)
 }
 
 /*
- * Reads the row at a place where it was seen before; returns false if the
- * version there is no longer visible.  It may be a different row by now, and
- * the page may have been truncated away.
+ * Reads the row at a TID; returns false if the version there is not visible.
+ * If the caller has seen a row there before, it may be a different row by now,
+ * and the page may have been truncated away.
  */
 bool
 store_read_row(StoreRelation table, ItemPointer tid, RowReader reader,
@@ -317,7 +317,7 @@ store_is_current(StoreRelation table, const RowVersion *version)
  * Reads the rows of a random page of a table whose time in the given column is
  * before the given time.  Any page will do, so finding old rows needs no
  * index.  *seen is increased by the approximate number of rows.  Most rows are
- * young, so only old ones are passed to the reader.
+ * young, so only old rows are passed to the reader.
  */
 List *
 store_sample_rows(StoreRelation table, AttrNumber column, TimestampTz before,

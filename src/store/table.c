@@ -8,9 +8,9 @@
  * uses it, and put look-alikes in its place.  Therefore a table is used only
  * if it is a member of the extension and has the columns that this library was
  * built for, and an index only if it is a plain btree over the columns that a
- * scan relies on.  Both are verified once, and again after the server has told
- * this session that the relation has changed, so calls cost no more because of
- * this.
+ * scan relies on.  Both are verified once in a session, and again after the
+ * server has announced that the relation has changed, so most calls do not pay
+ * for this.
  *
  * Indexes are found by their columns, not by name.  REINDEX CONCURRENTLY
  * replaces each of them, and a DBA may have renamed one.
@@ -392,7 +392,7 @@ check_column(const TableShape *shape, Form_pg_attribute column)
 }
 
 /*
- * Verifies that an open table is the one that this library was built for.
+ * Verifies that an open table has the columns that this library was built for.
  * Raises 55000.
  */
 static void
@@ -632,7 +632,7 @@ scan_family(Oid type)
 	return get_opclass_family(GetDefaultOpClass(type, BTREE_AM_OID));
 }
 
-/* Whether key column i of an index is the one that a scan relies on. */
+/* Whether key column i of an index is as a scan requires. */
 static bool
 key_matches(Relation index, const IndexShape *shape, int i)
 {
@@ -647,7 +647,7 @@ key_matches(Relation index, const IndexShape *shape, int i)
 /*
  * The column that an index's predicate requires to be NOT NULL; 0 if there is
  * no predicate.  Raises 0A000 for any other predicate, an expression, or an
- * exclusion or deferrable constraint, because no code of others may run here.
+ * exclusion or deferrable constraint: no code but our own may run here.
  */
 static AttrNumber
 index_condition(Relation rel, Relation index)

@@ -54,7 +54,7 @@ typedef struct TableScan
 	struct SysScanDescData *scan;
 } TableScan;
 
-/* Extracts data from a row, which is valid only during the call. */
+/* Extracts data from a row.  The row is valid only during the call. */
 typedef void (*RowReader) (HeapTuple tuple, TupleDesc desc, void *row);
 
 /* What must be known about an index in order to add a row. */
@@ -100,9 +100,9 @@ extern const TableIndex *store_list_indexes(StoreRelation table, Relation rel,
 											int *count);
 
 /* in scan.c */
-extern void store_begin_picture(void);
-extern void store_end_picture(void);
-extern FullTransactionId store_picture_horizon(void);
+extern void store_begin_shared_snapshot(void);
+extern void store_end_shared_snapshot(void);
+extern FullTransactionId store_shared_snapshot_horizon(void);
 extern void store_set_key(ScanKey key, AttrNumber column, RegProcedure equal,
 						  Datum value);
 extern TableScan *store_open_scan(StoreRelation table, StoreRelation index,

@@ -26,11 +26,11 @@
  *			 that no lock of this database has a queue.
  *
  * Deadlocks are avoided by the order in which tags may be waited for.  A
- * transaction that holds a name tag may only try for queue and ticket tags.
- * One that holds a ticket tag may only try for a queue tag, and for other
- * ticket tags of that lock.  A name tag may be waited for at any time.  It
- * does not matter whether the held tag was acquired in this call or in an
- * earlier one of the transaction.  wait_tag() asserts this order.  A grant
+ * transaction that holds a name tag may only try for queue and ticket tags.  A
+ * transaction that holds a ticket tag may only try for a queue tag, and for
+ * other ticket tags of that lock.  A name tag may be waited for at any time.
+ * It does not matter whether the held tag was acquired in this call or in an
+ * earlier call of the transaction.  wait_tag() asserts this order.  A grant
  * never waits in line for a name tag in ExclusiveLock, because it would block
  * renewals and fenced commits behind it; releases and breaks do wait in line.
  *
@@ -264,7 +264,7 @@ static unsigned kinds_taken = 0;
 
 /*
  * Whether this transaction already holds the tag in a mode at least as strong
- * as the one requested.  Requesting it again could fail, or wait behind
+ * as the requested mode.  Requesting it again could fail, or wait behind
  * another transaction that waits for it.
  */
 static bool
@@ -536,7 +536,7 @@ is_attended(const TicketRow *ticket)
 }
 
 /* ----------------------------------------------------------------------
- * Waiting for a tag's holder without waiting in line
+ * Waiting for the holder of a tag, but not in line for the tag
  * ----------------------------------------------------------------------
  */
 
@@ -547,21 +547,20 @@ is_attended(const TicketRow *ticket)
  * the tag yet.
  */
 VirtualTransactionId
-find_keeper(const Tag *tag, LOCKMODE mode)
+find_tag_holder(const Tag *tag, LOCKMODE mode)
 {
-	VirtualTransactionId *keepers = GetLockConflicts(&tag->locktag, mode,
+	VirtualTransactionId *holders = GetLockConflicts(&tag->locktag, mode,
 													 NULL);
-	VirtualTransactionId keeper = keepers[0];
+	VirtualTransactionId holder = holders[0];
 
-	pfree(keepers);
-	return keeper;
+	pfree(holders);
+	return holder;
 }
 
 /*
- * Waits for a transaction that holds a tag in a conflicting mode, for left_us
- * or max_ms at most, whichever is less; the caller then tries again.  The
- * caller must not hold any tag of the lock that it acquired in this call.
- * Most holders are gone in a moment; with "brief", only sleeps briefly.
+ * Waits until a transaction has ended; returns false if the time runs out
+ * first.  The caller must not hold any tag of the lock that it acquired in
+ * this call.  Raises 40P01 for a deadlock.
  */
 bool
 wait_for_transaction(VirtualTransactionId vxid, int timeout_ms)
@@ -613,22 +612,23 @@ sleep_briefly(long ms)
 }
 
 /*
- * Waits, for max_ms at most, for a transaction that holds a tag in a
- * conflicting mode; the caller then tries again.  The caller must not hold any
- * tag of the lock that it acquired in this call.  Most holders are gone in a
- * moment; with "brief", only sleeps briefly.
+ * Waits for a transaction that holds a tag in a conflicting mode, for left_us
+ * or max_ms at most, whichever is less; the caller then tries again.  The
+ * caller must not hold any tag of the lock that it acquired in this call.
+ * Most transactions end soon, so with "brief" this only sleeps briefly.
+ * Otherwise raises 40P01 for a deadlock.
  */
 void
-wait_for_keeper(const Tag *tag, LOCKMODE mode, bool brief, int64 left_us,
-				int max_ms)
+wait_for_tag_holder(const Tag *tag, LOCKMODE mode, bool brief, int64 left_us,
+					int max_ms)
 {
 	long		ms = Max(Min(left_us / 1000, max_ms), 1);
-	VirtualTransactionId keeper = {0};
+	VirtualTransactionId holder = {0};
 
 	if (!brief)
-		keeper = find_keeper(tag, mode);
-	if (VirtualTransactionIdIsValid(keeper))
-		(void) wait_for_transaction(keeper, ms);
+		holder = find_tag_holder(tag, mode);
+	if (VirtualTransactionIdIsValid(holder))
+		(void) wait_for_transaction(holder, ms);
 	else
 		sleep_briefly(Min(ms, BRIEF_SLEEP_MS));
 }

@@ -65,10 +65,10 @@ extern void keep_tags(TagSet *set);
 extern void give_back_tags(TagSet *set);
 extern bool may_stand_in_line(const LockKey *key);
 extern void forget_tags(void);
-extern VirtualTransactionId find_keeper(const Tag *tag, LOCKMODE mode);
+extern VirtualTransactionId find_tag_holder(const Tag *tag, LOCKMODE mode);
 extern bool wait_for_transaction(VirtualTransactionId vxid, int timeout_ms);
-extern void wait_for_keeper(const Tag *tag, LOCKMODE mode, bool brief,
-							int64 left_us, int max_ms);
+extern void wait_for_tag_holder(const Tag *tag, LOCKMODE mode, bool brief,
+								int64 left_us, int max_ms);
 
 extern void take_liveness(const Tag *tag);
 extern void drop_liveness(const Tag *tag);

@@ -18,7 +18,7 @@
 #include "utils/timestamp.h"
 
 #include "store/columns.h"
-#include "store/places.h"
+#include "store/tidcache.h"
 #include "store/recent.h"
 #include "store/rows.h"
 #include "store/table.h"
@@ -260,11 +260,11 @@ load_ticket(StoreRelation index, ScanKey keys, int nkeys, const LockKey *key,
 	return found;
 }
 
-/* Where this session saw tickets, by uuid. */
-static Place places[PLACES];
+/* Where this session last saw tickets, by the hash of their uuids. */
+static TidCacheEntry tid_cache[TID_CACHE_SIZE];
 
 static uint64
-place_hash(const pg_uuid_t *ticket)
+hash_uuid(const pg_uuid_t *ticket)
 {
 	return hash_bytes_extended(ticket->data, UUID_LEN, 0);
 }
@@ -282,7 +282,7 @@ store_load_ticket(const pg_uuid_t *ticket, TicketRow *row)
 	ScanKeyData key;
 	ItemPointerData tid;
 
-	if (find_place(places, place_hash(ticket), &tid) &&
+	if (find_cached_tid(tid_cache, hash_uuid(ticket), &tid) &&
 		store_read_row(REL_TICKETS, &tid, read_any_ticket, row) &&
 		memcmp(&row->ticket, ticket, sizeof(pg_uuid_t)) == 0)
 		return true;
@@ -371,7 +371,7 @@ store_save_ticket(TicketRow *ticket)
 		   CStringGetTextDatum(ticket->note));
 
 	store_write_row(REL_TICKETS, values, nulls, &ticket->version);
-	note_place(places, place_hash(&ticket->ticket), &ticket->version.tid);
+	cache_tid(tid_cache, hash_uuid(&ticket->ticket), &ticket->version.tid);
 	if (ticket->state == LEASE_HELD)
 		remember_ticket(ticket);
 	else

@@ -49,7 +49,7 @@ typedef enum LeaseState
 } LeaseState;
 
 /*
- * The version of a row that was read, and its place; an invalid tid means that
+ * The version of a row that was read, and its TID; an invalid TID means that
  * there is no row.
  */
 typedef struct RowVersion

@@ -69,7 +69,7 @@
 #define RELEASE		16			/* also cancels a wait */
 #define CHECK		32			/* fence_check with allow_lapsed */
 #define SAVEPOINT	64			/* SAVEPOINT, ROLLBACK TO; one session only */
-#define PRUNE		128			/* lease_prune, tidy_before_commit */
+#define PRUNE		128			/* lease_prune, prune_before_commit */
 
 /* ---- tables ---- */
 typedef LockRow { byte fence; byte holder; byte passed };	/* fence 0: no row */
@@ -333,7 +333,7 @@ inline keep(l) { name0 = NAME(l, me); queue0 = MINE(queue_tag[l]); ticket_tags_o
 inline end_call() {
 	name0 = 0; queue0 = false; ticket0 = 0; wrote = false; ok = false; head = 0; last = 0; again = 0;
 	event = 0; patient = false; silent = false; busy = 0; name = 0; tags = 0;
-	plan = 0; needs_name = 0; needs_tags = 0; likes = 0; in_line = false; obstacle = 0; mask = 0; knows_nobody = false
+	plan = 0; needs_name = 0; needs_tags = 0; optional_tags = 0; in_line = false; busy_tag = 0; mask = 0; knows_nobody = false
 }
 
 /* ---- writing: store ---- */
@@ -409,12 +409,12 @@ inline need(mode, bits) { needs_name = mode; needs_tags = bits }
 /* is_free_for: nobody waits, or the head of the queue is of the same owner */
 #define IS_FREE_FOR(owner)	(head == 0 || OWNER_OF(head - 1) == (owner))
 
-/* likes_to_pass_dead, for many dead waiters; take_liked chooses whether they are many */
-inline like_to_pass_dead(l) {
+/* wants_queue_tag, for many dead waiters; take_optional chooses whether they are many */
+inline want_queue_tag(l) {
 #ifndef PASS_WITHOUT_QUEUE_TAG
 	find_dead(l);
 	if
-	:: last != 0 && !MISSES && UNTRIED(TAG_QUEUE) -> likes = TAG_QUEUE
+	:: last != 0 && !MISSES && UNTRIED(TAG_QUEUE) -> optional_tags = TAG_QUEUE
 	:: else
 	fi;
 	last = 0
@@ -446,7 +446,7 @@ inline decide_look(l, t) {
 		:: IS_WAITING(t) && !IS_LIVE(l) && head != 0 && !IS_FREE_FOR(OWNER_OF(t)) && CAN_GRANT(l) && !(busy & (TAG_NAME | TAG_HEAD)) ->
 			plan = GRANT_OTHER; need(CHANGE, 0);
 			if
-			:: !MISSES && UNTRIED(TAG_HEAD) -> likes = TAG_HEAD
+			:: !MISSES && UNTRIED(TAG_HEAD) -> optional_tags = TAG_HEAD
 			:: else
 			fi
 #endif
@@ -460,7 +460,7 @@ inline decide_look(l, t) {
 inline enqueue(l) {
 	if
 	:: !patient
-	:: patient && (busy & TAG_QUEUE) -> obstacle = TAG_QUEUE
+	:: patient && (busy & TAG_QUEUE) -> busy_tag = TAG_QUEUE
 	:: else -> plan = ENQUEUE; need(0, TAG_QUEUE | TAG_TICKET)
 	fi
 }
@@ -471,14 +471,14 @@ inline decide_acquire(l, t) {
 	:: else -> find_head(l, 0)
 	fi;
 	if
-	:: busy & TAG_TICKET -> obstacle = TAG_TICKET
+	:: busy & TAG_TICKET -> busy_tag = TAG_TICKET
 	:: !(busy & TAG_TICKET) && HOLDS(l, my) ->
 		if
 		:: !(busy & TAG_NAME) -> plan = EXTEND_GRANT; need(EXTEND, TAG_TICKET)
 		:: else
 		fi
 	:: !(busy & (TAG_TICKET | TAG_NAME)) && !IS_LIVE(l) && IS_FREE_FOR(my) && CAN_GRANT(l) ->
-		plan = GRANT_TO_NEWCOMER; need(CHANGE, TAG_TICKET); like_to_pass_dead(l)
+		plan = GRANT_TO_NEWCOMER; need(CHANGE, TAG_TICKET); want_queue_tag(l)
 	:: else -> enqueue(l)
 	fi
 }
@@ -507,8 +507,8 @@ inline end_grant(l) {
 	plan = END_GRANT; need(CHANGE, 0); in_line = true;
 	find_head(l, 0);
 	if
-	:: !MISSES && head != 0 && UNTRIED(TAG_HEAD) -> likes = TAG_HEAD
-	:: head == 0 -> like_to_pass_dead(l)
+	:: !MISSES && head != 0 && UNTRIED(TAG_HEAD) -> optional_tags = TAG_HEAD
+	:: head == 0 -> want_queue_tag(l)
 	:: else
 	fi
 }
@@ -524,7 +524,7 @@ inline decide_release(l, t) {
 }
 
 inline decide(l, t) {
-	plan = NOTHING; needs_name = 0; needs_tags = 0; likes = 0; in_line = false; obstacle = 0;
+	plan = NOTHING; needs_name = 0; needs_tags = 0; optional_tags = 0; in_line = false; busy_tag = 0;
 	if
 	:: event == ACQUIRE && STATE(t) == NONE -> decide_acquire(l, t)
 	:: event == RENEW -> decide_renew(l, t)
@@ -588,21 +588,21 @@ inline take_needed(l, t) {
 	fi
 }
 
-inline take_liked(l) {
+inline take_optional(l) {
 	if
-	:: likes == TAG_HEAD ->
+	:: optional_tags == TAG_HEAD ->
 		try_ticket(head - 1);
 		if
 		:: ok -> tags = tags | TAG_HEAD
 		:: else -> busy = busy | TAG_HEAD
 		fi
-	:: likes == TAG_QUEUE ->
+	:: optional_tags == TAG_QUEUE ->
 		try_queue(l);
 		if
 		:: ok -> tags = tags | TAG_QUEUE
 		:: else -> busy = busy | TAG_QUEUE
 		fi
-	:: likes == TAG_QUEUE -> busy = busy | TAG_QUEUE	/* not enough dead to care */
+	:: optional_tags == TAG_QUEUE -> busy = busy | TAG_QUEUE	/* not enough dead to care */
 	fi;
 	knows_nobody = false
 }
@@ -785,12 +785,12 @@ inline write_plan(l, t) {
 #define MAY_STAND_IN_LINE(l)	(NAME(l, me) == 0 && ticket0 == 0)
 #endif
 
-/* wait_for_keeper of the obstacle; then the acquisition is tried once more (acquire) */
-inline wait_for_keeper(l, t) {
+/* wait_for_tag_holder of the busy_tag; then the acquisition is tried once more (acquire) */
+inline wait_for_tag_holder(l, t) {
 	again = 1; busy = 0; knows_nobody = false;
 	if
-	:: obstacle == TAG_QUEUE && (queue_tag[l] == 0 || MINE(queue_tag[l]))
-	:: obstacle == TAG_TICKET && (ticket_tag[t] == 0 || MINE(ticket_tag[t]))
+	:: busy_tag == TAG_QUEUE && (queue_tag[l] == 0 || MINE(queue_tag[l]))
+	:: busy_tag == TAG_TICKET && (ticket_tag[t] == 0 || MINE(ticket_tag[t]))
 #if LOCKS > 1
 	:: timeout
 #endif
@@ -799,8 +799,8 @@ inline wait_for_keeper(l, t) {
 
 /*
  * carry_out_with.  The caller calls it again while "split" says that others may
- * come in between.  A busy name tag is no obstacle here: it makes no difference
- * whether its keeper ends before the call or during the wait.
+ * come in between.  A busy name tag is no busy_tag here: it makes no difference
+ * whether its holder ends before the call or during the wait.
  */
 inline carry_out(l, t) {
 	do
@@ -823,9 +823,9 @@ inline carry_out(l, t) {
 			split = READ_HEAD;
 			break
 		:: MISSES && !(plan == GRANT_TO_NEWCOMER && head == 0 && !knows_nobody) -> take_needed(l, t); refresh_rows(l)
-		:: !MISSES && likes != 0 -> take_liked(l)
-		:: !MISSES && likes == 0 && plan == ENQUEUE -> read_place(l); split = READ_PLACE; break
-		:: !MISSES && plan == NOTHING && obstacle != 0 && patient && again == 0 && MAY_STAND_IN_LINE(l) -> give_back(l); wait_for_keeper(l, t)
+		:: !MISSES && optional_tags != 0 -> take_optional(l)
+		:: !MISSES && optional_tags == 0 && plan == ENQUEUE -> read_place(l); split = READ_PLACE; break
+		:: !MISSES && plan == NOTHING && busy_tag != 0 && patient && again == 0 && MAY_STAND_IN_LINE(l) -> give_back(l); wait_for_tag_holder(l, t)
 		:: else -> write_plan(l, t); break
 		fi
 	od
@@ -1272,7 +1272,7 @@ inline forget_savepoint_if_mine() {
 
 #define LOCALS \
 	byte name0, ticket0, last, head, at, again, i, j, l, t, t1; \
-	byte event, busy, name, tags, plan, needs_name, needs_tags, likes, obstacle, mask, whose, split; \
+	byte event, busy, name, tags, plan, needs_name, needs_tags, optional_tags, busy_tag, mask, whose, split; \
 	byte checked[LOCKS]; bool settled[LOCKS]; \
 	bool queue0, ok, blocked, wrote, failed, patient, silent, in_line, knows_nobody, wakes
 

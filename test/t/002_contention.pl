@@ -1,5 +1,7 @@
 # Many clients on one lock: one of them holds it, the others learn that it is
 # taken, and none of them gets an error.
+#
+# One major: it is long, and what it finds hardly depends on the version.
 
 use strict;
 use warnings FATAL => 'all';

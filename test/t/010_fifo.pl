@@ -1,6 +1,8 @@
 # First in, first out: 50 waiters on one lock are granted it in the order in
 # which they were queued, however they wait, through hundreds of releases; and
 # nobody overtakes them meanwhile.
+#
+# One major: the order of the queue does not depend on the server's version.
 
 use strict;
 use warnings FATAL => 'all';

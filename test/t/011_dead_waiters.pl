@@ -1,6 +1,8 @@
 # Dead waiters do not jam the queue: together they delay those behind them by
 # no more than leaselock.waiter_timeout, and not at all if they waited in the
 # server.
+#
+# One major: the order of the queue does not depend on the server's version.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,6 +1,8 @@
 # How a wait ends before its turn comes: by a cancel, statement_timeout,
 # termination, the loss of the client, or a shutdown; what becomes of the
 # ticket; and that nothing is left behind.
+#
+# One major: the order of the queue does not depend on the server's version.
 
 use strict;
 use warnings FATAL => 'all';

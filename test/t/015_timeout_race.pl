@@ -1,6 +1,8 @@
 # statement_timeout strikes while the release promotes the waiter.  Whichever
 # comes first, the lock is then either held by a ticket that the client finds
 # by its request id, or free; it is never stuck.
+#
+# One major: the order of the queue does not depend on the server's version.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,6 +1,8 @@
 # The cost of a call does not depend on how many waiters there are: measured in
 # buffers touched, with 10 and with nearly 10 000 waiters.  And the queue has a
 # bound.
+#
+# One major: the order of the queue does not depend on the server's version.
 
 use strict;
 use warnings FATAL => 'all';

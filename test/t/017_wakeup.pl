@@ -1,6 +1,8 @@
 # A waiter returns as soon as its turn comes, woken by whoever gave it the turn
 # or by the end of the holder's lease, and not by the one-second limit of its
 # sleep.
+#
+# One major: the order of the queue does not depend on the server's version.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,5 +1,7 @@
 # Waits that cross, queued at the same moment so that neither saw the other:
 # exactly one of them is refused, and the others continue.
+#
+# One major: the order of the queue does not depend on the server's version.
 
 use strict;
 use warnings FATAL => 'all';

@@ -3,6 +3,8 @@
 # that the lock is free.  No waiter sleeps until its second is over (promise
 # 8).  A waiter that did so, and then found the lock released, writes that to
 # the server's log (DEBUG1).
+#
+# One major: the order of the queue does not depend on the server's version.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,5 +1,7 @@
 # Fences of a lock never go back: through crashes with asynchronous commits,
 # DROP and CREATE EXTENSION, pruning, and a clock that is set back.
+#
+# One major: it is long, and what it finds hardly depends on the version.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,6 +1,8 @@
 # Whoever owns the database now may operate the extension, and nobody else has
 # privileges: through changes of owner, dropped roles, dumps, and whatever
 # default privileges the installing role had.
+#
+# One major: it is long, and what it finds hardly depends on the version.
 
 use strict;
 use warnings FATAL => 'all';

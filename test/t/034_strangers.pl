@@ -2,6 +2,8 @@
 # others.  It is refused before it keeps anybody out, it cannot aim at the
 # locks of others, it sees nothing of them, and what it tidies up delays
 # nobody.
+#
+# One major: it is long, and what it finds hardly depends on the version.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,6 +1,8 @@
 # The extension is trusted: its owner may be anybody who owns a database.
 # Nothing that such an owner does, and nothing that an upgrade or a copy of the
 # database does, crashes the library, makes it hang or misleads it.
+#
+# One major: it is long, and what it finds hardly depends on the version.
 
 use strict;
 use warnings FATAL => 'all';

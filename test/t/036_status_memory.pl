@@ -1,5 +1,7 @@
 # The views read one ticket after the other: their memory does not grow with
 # the number of ended tickets, nor with the number of idle locks.
+#
+# One major: it is long, and what it finds hardly depends on the version.
 
 use strict;
 use warnings FATAL => 'all';

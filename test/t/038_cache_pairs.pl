@@ -15,6 +15,8 @@
 # the first calls in turn, and after one in an open transaction.
 # LEASELOCK_CACHES (a regular expression) selects the only events to try, with
 # all pairs of calls.
+#
+# One major: it is long, and what it finds hardly depends on the version.
 
 use strict;
 use warnings FATAL => 'all';

@@ -2,6 +2,8 @@
 # This is counted in rows and in buffers, with hardly any ended tickets and
 # with thousands of them, both of the identity that the calls are about and of
 # others.
+#
+# One major: it is long, and what it finds hardly depends on the version.
 
 use strict;
 use warnings FATAL => 'all';

@@ -2,6 +2,8 @@
 # and reads nothing twice.  A crash loses an event only together with its
 # change to the lease.  A release stays asynchronous, and the table stays
 # bounded.  Also: a standby and a prepared transaction, dumps and publications.
+#
+# One major: it is long, and what it finds hardly depends on the version.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,6 +1,8 @@
 # Lines in the server's log: one line for each takeover, break and refused
 # commit.  Rolled-back work is not logged, and no text from a caller can forge
 # a line.
+#
+# One major: it is long, and what it finds hardly depends on the version.
 
 use strict;
 use warnings FATAL => 'all';

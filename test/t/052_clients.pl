@@ -1,5 +1,7 @@
 # psycopg, psycopg2, node-postgres and pgjdbc: every way to pass a parameter.
 # 104_page_clients.pl tests the programs of doc/clients.md.
+#
+# Native only: the drivers are not in the trees of the other majors.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,6 +1,8 @@
 # The clients of contrib/clients: the test leads a worker of each language,
 # line by line, through everything that can happen to a lease while work is
 # done under it.
+#
+# Native only: the drivers are not in the trees of the other majors.
 
 use strict;
 use warnings FATAL => 'all';
@@ -10,6 +12,7 @@ use File::Basename qw(dirname);
 use FindBin;
 use IPC::Run;
 use lib $FindBin::RealBin;
+use CliTest qw(wait_until);
 use LeaseTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -371,6 +374,27 @@ foreach my $language (@present)
 	is(ended($worker), 'not held broken', "$language: its end reports the loss");
 	is(body($lock), '', "$language: nothing is written");
 	is(sql('SELECT last_value FROM tries'), '2', "$language: the write was not retried");
+
+	# the connection of the work is busy for longer than the lease
+	$lock = "$language.busy";
+	$worker = start($language, $lock, 'a', 3, 0);
+	like(said($worker), qr/^held /, "$language: another lock is held");
+	is(outcome($gate, 'SELECT pg_advisory_lock(42) IS NULL'), 'f', 'the gate is closed');
+	my $look = "SELECT extract(epoch FROM expires_at) FROM leaselock.lease_peek('$lock')";
+	my @expiry = (outcome($other, $look));
+	order($worker, 'write one');
+	ok(writer_waits(), "$language: a write is in progress");
+	wait_until(sub {
+		my $now = outcome($other, $look) || 0;
+		push @expiry, $now if $now > $expiry[-1];
+		return @expiry > 6;
+	});
+	# some may come late on a busy machine, but not all
+	my @between = sort { $a <=> $b } map { $expiry[$_] - $expiry[ $_ - 1 ] } 1 .. $#expiry;
+	ok(@between == 6 && $between[0] < 1.4 && $between[-1] > 0.9, "$language: meanwhile the lease is renewed whenever a third of it has passed") or diag("@between");
+	is(outcome($gate, 'SELECT pg_advisory_unlock(42)'), 't', 'the gate is open');
+	is(said($worker), 'written', "$language: the write succeeds");
+	is(ended($worker), 'ended', "$language: the work ends");
 
 	# a worker that is stopped, and continues after its lease has run out
 	$lock = "$language.stopped";

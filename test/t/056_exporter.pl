@@ -1,5 +1,7 @@
 # contrib/sql_exporter.yml: the metrics that prometheus-sql-exporter makes of
 # it
+#
+# Native only: the exporter is not in the trees of the other majors.
 
 use strict;
 use warnings FATAL => 'all';

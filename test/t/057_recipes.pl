@@ -1,4 +1,6 @@
 # doc/recipes.md: its blocks, as they stand there, and what the page says of them.
+#
+# One major: it is long, and what it finds hardly depends on the version.
 
 use strict;
 use warnings FATAL => 'all';
@@ -113,6 +115,17 @@ $page->after(
 		like(run_sql('others', block('semaphore')), qr/held.*gpu\.1/, 'one owner gets its slot again');
 		is(sql(q{SELECT depth FROM leaselock.lease_peek('gpu.1')}), '2', 'with depth 2');
 		is(sql(q{SELECT leaselock.lease_release_all('job-17')}), '2', 'and gives back all by its label');
+		like(run_sql('others', block('semaphore') =~ s/job-17/job-20/r), qr/held.*gpu\.1/, 'an owner gets a free slot that comes before its own');
+		is(sql(q{SELECT leaselock.lease_release_all('job-19') + leaselock.lease_release_all('job-20')}), '3', 'all slots are free');
+		my $ordered = block('semaphore') =~ s/LIMIT/ORDER BY slot LIMIT/r;
+		like(run_sql('others', $ordered =~ s/job-17/job-21/r), qr/held.*gpu\.1/, 'the statement with ORDER BY');
+		is(sql(q{SELECT leaselock.lease_release_all('job-21')}), '3', 'acquires every slot');
+		my $retry = block('semaphore') =~ s/'job-17'/'job-22', request_id => '00000000-0000-0000-0000-000000000022'/r;
+		my $ticket = sql(q{SELECT ticket FROM leaselock.lease_acquire('gpu.1', 'job-23')});
+		like(run_sql('others', $retry), qr/held.*gpu\.2/, 'with a request id it gets a slot');
+		is(sql(qq{SELECT state FROM leaselock.lease_release('$ticket')}), 'released', 'an earlier one becomes free');
+		like(run_sql('others', $retry), qr/held.*gpu\.1/, 'a retry with the same request id gets another slot');
+		is(sql(q{SELECT leaselock.lease_release_all('job-22')}), '2', 'in addition');
 	},
 	'all-contended' => sub {
 		is(holder('repo.db'), '', 'the one that is free is not taken');
@@ -121,6 +134,13 @@ $page->after(
 	nested => sub {
 		is(join(',', lines('close-month', 2)) =~ s/ \d+//r, 'begins invoices,ends', 'it runs under both');
 		is(holder('accounts') . holder('invoices'), '', 'which are given back');
+		my $wait = q{SELECT state FROM leaselock.lease_acquire('%s', '%s', wait => '60 s')};
+		is(join(',', map { sql(sprintf $wait, @$_) } [ 'one', 'x' ], [ 'one', 'y' ], [ 'two', 'x' ]), 'held,waiting,held',
+			'in the same order one party waits and the other goes on');
+		is(sql(q{SELECT leaselock.lease_release_all('x') + leaselock.lease_release_all('y')}), '3', 'both give up');
+		is(join(',', map { sql(sprintf $wait, @$_) } [ 'one', 'x' ], [ 'two', 'y' ], [ 'two', 'x' ], [ 'one', 'y' ]), 'held,held,waiting,deadlock',
+			'in different orders one of them is refused');
+		sql(q{SELECT leaselock.lease_release_all('x'), leaselock.lease_release_all('y')});
 	},
 	leader => sub {
 		my $first = $page->background('leader');
@@ -131,9 +151,16 @@ $page->after(
 		my @begun = lines('scheduler', 2);
 		is(scalar(@begun), 2, 'when the leader ends the next begins');
 		cmp_ok((split / /, $begun[1])[2], '>', (split / /, $begun[0])[2], 'with a greater fence');
+		kill 'KILL', $second->{pid};
+		$page->shell_status($second);
+		is(sql(q{SELECT lapsed, remaining_ms BETWEEN 1 AND 20000 FROM leaselock.lease_peek('scheduler')}), 'f|t', 'the lease of a leader that died lasts');
+		move_clock(20);
+		my $third = shell(block('leader'));
+		is(scalar(lines('scheduler', 3)), 3, 'when it has run out the next node begins');
 		append_to_file("$dir/scheduler.end", '');
 		$page->shell_status($first);
-		is($page->shell_status($second), 0, 'and its status is passed on');
+		is($page->shell_status($third), 0, 'and its status is passed on');
+		move_clock(0);
 	},
 	beat => sub {
 		my $fence = sql(q{SELECT fence FROM leaselock.lease_peek('leader')});
@@ -157,11 +184,32 @@ $page->after(
 	next => sub {
 		is(holder('mail.1') . holder('mail.2'), 'sender-3', 'one is given back, the other held');
 		is(sql(q{SELECT leaselock.lease_release_all('sender-3')}), '1', 'by one ticket');
+		sql(q{SELECT FROM leaselock.lease_acquire('mail.2', 'sender-9')});
+		run_sql('a', block('first'));
+		like(run_sql('a', block('next')), qr/released +\| contended +\| mail\.2 /, 'the second lock is taken');
+		is(holder('mail.1'), '', 'the first is released all the same');
+		sql(q{SELECT leaselock.lease_release_all('sender-9')});
 	},
 	late => sub {
 		is(sql('SELECT id, result FROM job ORDER BY id'), "1|by worker-b\n2|\n3|", 'nothing is written by the one that was late');
 		run_sql('a', block('take'));
 		is(holder('job.2'), 'worker-a', 'the next job is another one');
+		# one that is done between the look at the table and the grant
+		my ($take) = block('take') =~ /\A(.*?) \\gset/s;
+		run_sql('b', "BEGIN; DECLARE next CURSOR FOR $take;");
+		sql(q{UPDATE job SET result = 'meanwhile' WHERE id = 2; SELECT leaselock.lease_release_all('worker-a')});
+		like(run_sql('b', 'FETCH next;'), qr/^ +2 \| job\.2 /m, 'a job that was done after the look is granted');
+		like(run_sql('b', q{UPDATE job SET result = 'again' WHERE id = 2 AND result IS NULL RETURNING id; COMMIT;}), qr/\A id *\n-+\n\n?\z/, 'then no row is updated');
+		is(sql('SELECT result FROM job WHERE id = 2'), 'meanwhile', 'the result stays');
+		run_sql('a', block('take'));
+		is(holder('job.3'), 'worker-a', 'somebody works on the last job');
+		like(run_sql('c', $take =~ s/worker-a/worker-c/r . ';'), qr/\A[^\n]+\n[-+]+\n\n?\z/, 'nothing is left to take: no row');
+		my $reads = q{SELECT 'reads ' || sum(coalesce(idx_scan, 0) + seq_scan) FROM pg_stat_xact_user_tables WHERE schemaname = 'leaselock';};
+		my $try = q{SELECT state FROM leaselock.lease_acquire('job.3', 'd');};
+		# the first call of a session reads more
+		run_sql('d', $try =~ s/job\.3/job.2/r);
+		my ($before, $after) = run_sql('d', "BEGIN; $reads $try $reads COMMIT;") =~ /reads (\d+)/g;
+		is($after - $before, 1, 'a job that somebody is working on costs one index read');
 	},
 	request => sub { is(sql('SELECT body FROM page'), 'hello', 'it has written') },
 	'request-bare' => sub { is(sql('SELECT body FROM page'), 'hello', 'they have not') });
@@ -169,6 +217,16 @@ $page->after(
 # ---------------------------------------------------------------------
 # Kinds of blocks
 # ---------------------------------------------------------------------
+
+# Every session judges by a clock that is ahead by SECONDS
+sub move_clock
+{
+	my ($seconds) = @_;
+
+	sql("LOAD 'leaselock'; ALTER SYSTEM SET leaselock.clock_offset = '$seconds s'");
+	$node->reload;
+	return;
+}
 
 # The line of a crontab, at half past two on two hosts
 sub run_crontab
@@ -248,11 +306,13 @@ sub run_cron
 	$node->restart;
 	ok($node->poll_query_until('postgres', q{SELECT count(*) = 1 FROM cron.job_run_details WHERE status = 'succeeded'}), 'pg_cron runs it');
 	is(sql($ended), '0', 'that ticket is gone');
+	is(sql('SELECT count(*) FROM pg_database d JOIN cron.job j ON j.username = pg_get_userbyid(d.datdba) WHERE d.datname = j.database'), '1', 'by the owner of the database');
 	return $printed;
 }
 
 # ---------------------------------------------------------------------
 
+is(join('|', slurp_file("$FindBin::RealBin/../../doc/recipes.md") =~ /^<!-- not run: (.*) -->$/mg), 'needs PostgREST|needs PostgREST', 'only the blocks of PostgREST are not run');
 $page->run;
 
 done_testing();

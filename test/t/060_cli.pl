@@ -1,5 +1,7 @@
 # The program leaselock: its subcommands, their output and exit status, and how
 # they connect
+#
+# One major: the program is the same for all of them.
 
 use strict;
 use warnings FATAL => 'all';

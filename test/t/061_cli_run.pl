@@ -1,6 +1,8 @@
 # leaselock run: a command under a lease.  Tests what it passes to the command
 # and back, and that the command does not outlive the lease, whatever dies or
 # hangs.
+#
+# One major: the program is the same for all of them.
 
 use strict;
 use warnings FATAL => 'all';
@@ -181,6 +183,23 @@ end('kept');
 is(finish($run), 5, 'the command finishes normally');
 is(holders('kept'), '0', 'then the lock is free');
 
+# Seven expiries: of the six times between them the shortest tells that a renewal
+# is not made later, and the longest that it is not made earlier; a busy machine
+# makes some of them longer.
+$run = start_cli(qw(run third --lease-seconds 3 --), beat('third'));
+ok(beats('third'), 'a command with a short lease starts');
+my @expiry;
+wait_until(sub {
+	my $now = expiry('third');
+	push @expiry, $now if !@expiry || $now > $expiry[-1];
+	return @expiry > 6;
+});
+my @between = sort { $a <=> $b } map { $expiry[$_] - $expiry[ $_ - 1 ] } 1 .. $#expiry;
+ok(@between == 6 && $between[0] < 1.4 && $between[-1] > 0.9, 'the lease is renewed whenever a third of it has passed')
+  or diag("@between");
+end('third');
+is(finish($run), 5, 'the command finishes normally');
+
 $run = start_cli(qw(run left --lease-seconds 60 -- sh -c), <<'SCRIPT', 'sh', "$dir/beat", "$dir/left");
 sh "$1" "$2" &
 exit 3
@@ -213,6 +232,15 @@ like($run->{err}, qr/could not be renewed in time/, 'the program reports why');
 ok(!alive('stopped'), 'the command no longer runs');
 $node->start;
 cmp_ok(last_beat('stopped'), '<', expiry('stopped'), 'it ended before its lease');
+
+$run = start_cli(qw(run grace --lease-seconds 8 --), beat('grace', 'stubborn'));
+ok(beats('grace'), 'a command that ignores TERM, without --grace, starts');
+$node->stop('immediate');
+is(finish($run), 2, 'the command is ended when the lease cannot be renewed');
+$node->start;
+my ($told) = contents('grace') =~ /^term (\d+\.\d+)$/m;
+ok($told && last_beat('grace') - $told > 1 && last_beat('grace') - $told < 3,
+	'without --grace a quarter of the lease lies between TERM and KILL') or diag(last_beat('grace') - ($told // 0));
 
 $run = start_cli(qw(run frozen --lease-seconds 4 --grace 1 --), beat('frozen', 'stubborn'));
 ok(beats('frozen'), 'a command that ignores TERM and whose server will hang starts');

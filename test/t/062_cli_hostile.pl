@@ -4,6 +4,8 @@
 #
 # LEASELOCK_SEED repeats the data sent; LEASELOCK_HOSTILE_CASES sets the number
 # of random cases.
+#
+# One major: the program is the same for all of them.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,6 +1,8 @@
 # The program leaselock in unusual surroundings: closed descriptors, output
 # that cannot be written, names and messages with control characters, signals
 # of every kind, refusals.
+#
+# One major: the program is the same for all of them.
 
 use strict;
 use warnings FATAL => 'all';

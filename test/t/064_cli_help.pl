@@ -1,5 +1,7 @@
 # Every subcommand has its own help: its purpose and exactly the options that
 # it takes, on one screen.
+#
+# One major: the program is the same for all of them.
 
 use strict;
 use warnings FATAL => 'all';

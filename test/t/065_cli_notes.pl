@@ -1,5 +1,7 @@
 # Notes: those that the program passes on, and those that leaselock run
 # generates
+#
+# One major: the program is the same for all of them.
 
 use strict;
 use warnings FATAL => 'all';

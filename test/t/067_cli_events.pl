@@ -1,5 +1,7 @@
 # leaselock events: what it shows, from which time on, in which format, and
 # that it ends at once
+#
+# One major: the program is the same for all of them.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,5 +1,7 @@
 # The program leaselock for people: its messages and displays, and waits
 # without end
+#
+# One major: the program is the same for all of them.
 
 use strict;
 use warnings FATAL => 'all';
@@ -14,7 +16,7 @@ use Test::More;
 
 need_program();
 # the test moves the clock, which must not time out silent waiters
-my $node = new_node('people', "leaselock.max_wait = '100 s'\nleaselock.waiter_timeout = '1 h'\n");
+my $node = new_node('people', "leaselock.max_wait = '1000 s'\nleaselock.waiter_timeout = '1 h'\n");
 use_server($node);
 # the test tells connections apart by application name
 delete $ENV{PGAPPNAME};
@@ -194,9 +196,9 @@ foreach my $bound ('1500ms', '7min', '2d')
 	$node->poll_query_until('postgres', "SELECT current_setting('leaselock.max_wait', true) = '$bound'") or die;
 	is((cli(qw(acquire free --owner o --wait-seconds inf)))[0], 0, "an endless wait is accepted with max_wait = $bound");
 }
-query("LOAD 'leaselock'; ALTER SYSTEM SET leaselock.max_wait = '100s'");
+query("LOAD 'leaselock'; ALTER SYSTEM SET leaselock.max_wait = '1000s'");
 $node->reload;
-$node->poll_query_until('postgres', "SELECT current_setting('leaselock.max_wait', true) = '100s'") or die;
+$node->poll_query_until('postgres', "SELECT current_setting('leaselock.max_wait', true) = '1000s'") or die;
 is(query(q{SELECT max(depth) FROM leaselock.lease_peek('free')}), '3', 'each call made one ticket');
 
 # places(NAME): the waiters in the order of their tickets: owner and position
@@ -217,22 +219,22 @@ sub waits
 # One program waits without end; others queue before and after it, each for the
 # maximum wait
 query(q{SELECT leaselock.try_lock('line', 'holder', '1 d')});
-query(q{SELECT leaselock.lease_acquire('line', 'before', wait => '100 s')});
+query(q{SELECT leaselock.lease_acquire('line', 'before', wait => '1000 s')});
 my $endless = start_cli(qw(acquire line --owner endless --wait-seconds inf --note patient --json));
 ok(waits('line', 'before1 endless2'), 'an endless wait starts');
-move_clock(20);
-query(q{SELECT leaselock.lease_acquire('line', 'after', wait => '100 s')});
+move_clock(200);
+query(q{SELECT leaselock.lease_acquire('line', 'after', wait => '1000 s')});
 is(places('line'), 'before1 endless2 after3', 'another waiter queues behind it');
-move_clock(60);
+move_clock(600);
 ok(waits('line', 'before1 endless2 after3 endless2'), 'after half of the maximum wait it queues a second time and keeps its first place');
-query(q{SELECT leaselock.lease_acquire('line', 'late', wait => '100 s')});
-move_clock(101);
+query(q{SELECT leaselock.lease_acquire('line', 'late', wait => '1000 s')});
+move_clock(1010);
 ok(waits('line', 'after1 endless2 late3'), 'when the first place times out, it keeps the second, between earlier and later waiters');
-move_clock(110);
+move_clock(1100);
 ok(waits('line', 'after1 endless2 late3 endless2'), 'it queues again');
-move_clock(130);
+move_clock(1300);
 is(places('line'), 'endless1 late2 endless1', 'the other waits time out');
-move_clock(170);
+move_clock(1700);
 ok(waits('line', 'endless1'), 'the endless wait continues');
 query(q{SELECT leaselock.release_lock('line', 'holder')});
 is(finish($endless), 0, 'the endless wait gets the lock');
@@ -244,9 +246,9 @@ move_clock(0);
 
 # the lock is granted while there are two places
 query(q{SELECT leaselock.try_lock('two', 'holder', '1 d')});
-$endless = start_cli(qw(run two --owner endless --wait-seconds 1000 -- leaselock status two --json));
+$endless = start_cli(qw(run two --owner endless --wait-seconds 9000 -- leaselock status two --json));
 ok(waits('two', 'endless1'), 'a long wait starts');
-move_clock(60);
+move_clock(600);
 ok(waits('two', 'endless1 endless1'), 'it has two places');
 query(q{SELECT leaselock.release_lock('two', 'holder')});
 is(finish($endless), 0, 'the command has run');
@@ -258,7 +260,7 @@ move_clock(0);
 query(q{SELECT leaselock.try_lock('signal', 'holder', '1 d')});
 $endless = start_cli(qw(acquire signal --owner endless --wait-seconds inf));
 ok(waits('signal', 'endless1'), 'an endless wait starts');
-move_clock(60);
+move_clock(600);
 ok(waits('signal', 'endless1 endless1'), 'it has two places');
 $endless->{run}->signal('TERM');
 is(finish($endless), 128 + 15, 'a signal ends it');
@@ -276,11 +278,11 @@ my @again = (qw(acquire again --owner endless --wait-seconds inf --json --reques
 query(q{SELECT leaselock.try_lock('again', 'holder', '1 d')});
 $endless = start_cli(@again);
 ok(waits('again', 'endless1'), 'an endless wait with a request id starts');
-move_clock(60);
+move_clock(600);
 ok(waits('again', 'endless1 endless1'), 'it has two places');
 $endless->{run}->signal('KILL');
 finish($endless);
-move_clock(101);
+move_clock(1010);
 is(places('again'), 'endless1', 'it is killed, and its first place times out');
 $endless = start_cli(@again);
 query(q{SELECT leaselock.release_lock('again', 'holder')});

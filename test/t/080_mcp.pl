@@ -1,5 +1,7 @@
 # "leaselock mcp": every message of both eras of the protocol, every tool and
 # every argument, and invalid messages
+#
+# One major: the program is the same for all of them.
 
 use strict;
 use warnings FATAL => 'all';

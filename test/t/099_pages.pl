@@ -1,5 +1,6 @@
 # README.md and doc/: every page has a test that runs its blocks, every block says
-# what that test does with it, every link leads somewhere.
+# what that test does with it, every link leads somewhere, and every sentence names
+# the test that would fail if it were not true.
 # Native only: it reads files.
 
 use strict;
@@ -7,6 +8,9 @@ use warnings FATAL => 'all';
 
 use Cwd qw(abs_path);
 use File::Basename qw(dirname);
+use FindBin;
+use lib $FindBin::RealBin;
+use PageTrace;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
@@ -83,6 +87,19 @@ foreach my $page (grep { !m{^CHANGELOG} } @pages)
 	next if !grep { /<!-- test: / } @blocks;
 	my @by = grep { index($tests{$_}, $page) >= 0 } sort keys %tests;
 	isnt(scalar(@by), 0, "$page: a test runs its blocks");
+}
+
+# ---------------------------------------------------------------------
+# Sentences
+# ---------------------------------------------------------------------
+
+foreach my $page (grep { m{^README|^doc/} } @pages)
+{
+	my @trace = read_trace(trace_file($top, $page));
+
+	is_deeply([ map { $_->[0] } @trace ], [ sentences($text{$page}) ],
+		"$page: its sentences are those of test/trace (if not: test/trace/update)");
+	is_deeply([ wrong_traces($top, @trace) ], [], "$page: every sentence names its test");
 }
 
 cmp_ok($text{'README.md'} =~ tr/\n//, '<=', 250, 'the README has at most 250 lines');

@@ -67,6 +67,8 @@ $page->after(
 		is(sql(q{SELECT leaselock.lease_release_all('host-d')}), '1', 'and is given up');
 	},
 	procedure => sub {
+		is(sql(q{SELECT count(*), count(DISTINCT g.fence) FROM leaselock.lease_tickets t, leaselock.lease_get(t.ticket) g WHERE t.owner = 'host-b' AND t.state = 'held'}),
+			'2|1', 'the lease of the procedure has the fence of the other');
 		my $script = $page->background('script');
 		is(sql(q{SELECT leaselock.lease_release_all('host-b')}), '2', 'host-b gives both its tickets back');
 		is($page->shell_status($script), 0, 'the script ends when its turn comes');
@@ -94,6 +96,38 @@ sub in_words
 	$script = script(PGDATABASE => 'template1');
 	is($page->shell_status($script), 1, 'where the statement fails it ends with status 1');
 	is(scalar(() = $script->{out} =~ /ERROR:/g), 1, 'after the first error');
+
+	# and where nothing comes of it
+	$script = script(PGHOST => "$away.never", SECONDS => 149);
+	is($page->shell_status($script), 1, 'it gives up after 150 seconds without a server');
+	ticket('nightly', 'holder', ", '300 s'");
+	$script = script();
+	ok(waits('nightly', 'host-c'), 'the script waits again');
+	sql(q{LOAD 'leaselock'; ALTER DATABASE postgres SET leaselock.clock_offset = '121 s'});
+	is($page->shell_status($script), 1, 'a script whose two minutes are over ends');
+	sql('ALTER DATABASE postgres RESET leaselock.clock_offset');
+	like($script->{out}, qr/^timed_out $/m, 'and says so');
+
+	# a wait in one call, for as long as the server looks twice: each look is a
+	# transaction
+	ticket('rows', 'holder', ", '300 s'");
+	my $session = session($node);
+	my $pid = outcome($session, 'SELECT pg_backend_pid()');
+	begin($session, q{CALL leaselock.lease_acquire_wait('rows', 'waiter', wait => '200 s')});
+	my $transaction = sub { sql("SELECT virtualtransaction FROM pg_locks WHERE pid = $pid AND locktype = 'virtualxid' AND granted") };
+	my $row = q{SELECT xmin, ctid FROM leaselock.tickets WHERE name = 'rows' AND owner = 'waiter' AND waiter_pid IS NOT NULL};
+	ok(wait_until(sub { sql($row) }), 'a wait in one call');
+	my $written = sql($row);
+	foreach my $look (1, 2)
+	{
+		my $now = $transaction->();
+		ok(wait_until(sub { ($transaction->() || $now) ne $now }), "the server looks, $look");
+	}
+	is(sql($row), $written, 'a wait in one call writes its row no more while it lasts');
+	sql(q{SELECT leaselock.lease_release_all('holder')});
+	like(awaited($session), qr/\|held\|/, 'it ends with the lock');
+	isnt(sql($row =~ s/ AND waiter_pid.*//r), $written, 'and writes its row then');
+	$session->quit;
 
 	# lease_wait, to the end of the ticket's own wait, and for a ticket that does not wait
 	ticket('over', 'holder');
@@ -139,6 +173,30 @@ sub in_words
 	is($out, '|deadlock', 'a cycle of three, in two scopes, is refused');
 	like($err, qr/"ring y".*"ring x"/s, 'the NOTICE names it');
 	unlike($err, qr/secret|ring z/, 'but for the scope that the caller may not see');
+
+	# two waits at the same moment, so that neither sees the other
+	my %blind = (one => 'two', two => 'one');
+	my %in = map { $_ => session($node) } keys %blind;
+	ticket("blind $_", $_, ", '300 s'") foreach keys %blind;
+	my %wait = map { $_ => qq{SELECT state FROM leaselock.lease_acquire('blind $blind{$_}', '$_', wait => '60 s',
+		request_id => md5('$_')::uuid)} } keys %blind;
+	is(outcome($in{$_}, "BEGIN; $wait{$_}"), 'waiting', 'a wait that is not committed') foreach 'one', 'two';
+	outcome($in{$_}, 'COMMIT') foreach 'one', 'two';
+	is(outcome($in{two}, $wait{two}), 'deadlock', 'the newest ticket becomes deadlock at its next poll');
+	is(outcome($in{one}, $wait{one}), 'waiting', 'the other waits on');
+	sql(q{SELECT leaselock.lease_release_all('one')});
+	is(outcome($in{two}, $wait{two}), 'deadlock', 'its request id returns the ticket that ended');
+	is(outcome($in{two}, $wait{two} =~ s/md5\('two'\)/md5('again')/r), 'held', 'a new one gets the lock');
+
+	# a transaction with a row lock that the holder of the lease wants
+	sql('CREATE TABLE work (id int); INSERT INTO work VALUES (1)');
+	outcome($in{one}, 'BEGIN; UPDATE work SET id = 1');
+	begin($in{two}, 'UPDATE work SET id = 2');
+	ok($node->poll_query_until('postgres', q{SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'}), 'the holder waits for the row');
+	is(outcome($in{one}, q{SELECT state FROM leaselock.lease_acquire('blind two', 'one', wait => '60 s')}), 'waiting', 'a row lock closes no cycle of leases');
+	outcome($in{one}, 'ROLLBACK');
+	awaited($in{two});
+	$_->quit foreach values %in;
 	return;
 }
 

@@ -21,7 +21,8 @@ sub sql { return $page->sql(@_) }
 # run_sql(SESSION, SQL): as a block of the page would
 sub run_sql { return $page->run_sql(@_) }
 
-sub worker { return run_sql('worker-1', "\\set VERBOSITY sqlstate\n$_[0];\n\\set VERBOSITY default") }
+# worker(SQL, SESSION): by its SQLSTATE, if it is refused
+sub worker { return run_sql($_[1] // 'worker-1', "\\set VERBOSITY sqlstate\n$_[0];\n\\set VERBOSITY default") }
 
 # taken(LOCK): ends its grant, and makes another
 sub taken
@@ -57,7 +58,18 @@ $page->after(
 		is(sql('SELECT count(*) FROM answer'), '0', 'the row is deleted');
 		is(worker('DELETE FROM answer; TRUNCATE answer'), "ERROR:  LS003\n" x 2, 'not without a check');
 	},
-	page => sub { is(sql('SELECT body FROM page'), 'hello', 'the row is written') },
+	page => sub {
+		is(sql('SELECT body FROM page'), 'hello', 'the row is written');
+		sql(q{SELECT leaselock.lease_break(name, fence, scope) FROM leaselock.lease_peek('index.html', 'site')});
+		my $fence = sql(q{SELECT fence FROM leaselock.lease_acquire('index.html', 'editor-2', scope => 'site')});
+		is(worker(q{UPDATE page SET body = 'late'}, 'editor-1'), "ERROR:  LS001\n", 'columns: an UPDATE that leaves the fence alone is judged by that of the row');
+		is(worker("BEGIN; DELETE FROM page; TRUNCATE page; ROLLBACK", 'editor-1'), '', 'columns: DELETE and TRUNCATE are not checked');
+		sql(q{CREATE TABLE page_log ();
+			CREATE TRIGGER zz_fence BEFORE INSERT ON page_log FOR EACH STATEMENT EXECUTE FUNCTION leaselock.fence_guard('transaction', 'index.html', 'site')});
+		is(worker('INSERT INTO page_log DEFAULT VALUES', 'editor-1'), "ERROR:  LS003\n", 'another table, guarded by the transaction');
+		is(worker("BEGIN; UPDATE page SET fence = $fence; INSERT INTO page_log DEFAULT VALUES; COMMIT", 'editor-1'), '', 'columns: a row that was written counts as a check');
+		is(sql('SELECT count(*) FROM page_log'), '1', 'and the other row is written');
+	},
 	config => sub {
 		is(worker(q{UPDATE config SET token = 34; UPDATE config SET value = 'newer', token = 35}), '', 'the same or a greater number passes');
 		is(sql('SELECT value, token FROM config'), 'newer|35', 'and is written');
@@ -101,6 +113,49 @@ sub in_words
 	($rc, $out, $err) = $node->psql('postgres', "\\set VERBOSITY sqlstate\nALTER TABLE note VALIDATE CONSTRAINT note_fence");
 	like($err, qr/23514/, 'with old rows it cannot be validated');
 
+	# what a foreign key does to the row of an earlier grant
+	sql(q{
+		CREATE TABLE parent (id int PRIMARY KEY);
+		INSERT INTO parent VALUES (1), (2);
+		CREATE TABLE by_default (parent int DEFAULT 2 REFERENCES parent ON UPDATE CASCADE ON DELETE SET DEFAULT, fence bigint);
+		CREATE TABLE by_null (parent int REFERENCES parent ON UPDATE CASCADE ON DELETE SET NULL, fence bigint)});
+	foreach my $table ('by_default', 'by_null')
+	{
+		sql(qq{INSERT INTO $table VALUES (1, 1);
+			CREATE TRIGGER zz_fence BEFORE INSERT OR UPDATE ON $table FOR EACH ROW EXECUTE FUNCTION leaselock.fence_guard('column', 'fence', 'thread-work.42')});
+		is(worker('UPDATE parent SET id = 3 WHERE id = 1; DELETE FROM parent WHERE id = 1'), "ERROR:  LS001\n" x 2, "$table: a foreign key's UPDATE leaves the fence alone");
+		sql("TRUNCATE $table");
+	}
+
+	# COMMIT waits in a deferred trigger while the lock is taken
+	sql(q{
+		CREATE TABLE late ();
+		CREATE FUNCTION gate() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_advisory_xact_lock(7); RETURN NULL; END';
+		CREATE CONSTRAINT TRIGGER gate AFTER INSERT ON late DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION gate()});
+	my ($gate, $writer) = map { session($node) } 1, 2;
+	outcome($gate, 'SELECT pg_advisory_lock(7)');
+	my $fence = sql(q{SELECT fence FROM leaselock.lease_acquire('thread-work.42', 'worker-2')});
+	outcome($writer, "BEGIN; SELECT leaselock.fence_assert('thread-work.42', $fence); INSERT INTO late DEFAULT VALUES");
+	begin($writer, 'COMMIT');
+	ok($node->poll_query_until('postgres', q{SELECT count(*) = 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted}), 'COMMIT waits in a deferred trigger');
+	is(taken('thread-work.42'), "t\nheld", 'another worker gets the lock');
+	outcome($gate, 'SELECT pg_advisory_unlock(7)');
+	is(awaited($writer), 'LS001', 'deferred triggers run before the check at COMMIT');
+	$_->quit foreach $gate, $writer;
+
+	# a valid constraint in a dump
+	my $dumped = PostgreSQL::Test::Utils::tempdir() . '/valid.sql';
+	$fence = sql(q{SELECT fence FROM leaselock.lease_acquire('thread-work.42', 'worker-2')});
+	sql("INSERT INTO at_once VALUES ($fence); INSERT INTO parts VALUES (1, $fence)");
+	sql('CREATE DATABASE valid');
+	$node->safe_psql('valid', 'CREATE EXTENSION leaselock');
+	foreach my $table ('at_once', 'part*')
+	{
+		$node->command_ok([ 'pg_dump', '-t', $table, '-f', $dumped, $node->connstr('postgres') ], "$table is dumped");
+		($rc, $out, $err) = $node->psql('valid', slurp_file($dumped), on_error_stop => 0);
+		like($err, qr/new row for relation "(?:at_once|part_1)" violates check constraint/, "$table: the dump with a valid constraint does not restore");
+	}
+
 	# a dump of the data alone
 	my $dump = PostgreSQL::Test::Utils::tempdir() . '/data.sql';
 	sql(q{ALTER TABLE page ENABLE ALWAYS TRIGGER zz_fence; TRUNCATE note; DROP TABLE parts});
@@ -131,6 +186,22 @@ DO $$ BEGIN PERFORM 1 FROM leaselock.lease_peek('thread-work.42') p, leaselock.f
 	is(taken('thread-work.42'), "t\nheld", 'another worker gets the lock');
 	is(worker('COMMIT'), "ERROR:  LS001\n", 'it fails');
 	is(run_sql('worker-2', 'SELECT 1 WHERE false') =~ s/\A\s*\?column\?\s*-+\s*\z//r, '', 'and nobody is notified');
+  SKIP:
+	{
+		skip 'postgres_fdw IS NOT INSTALLED', 4 if sql(q{SELECT count(*) FROM pg_available_extensions WHERE name = 'postgres_fdw'}) eq '0';
+		sql(sprintf q{CREATE EXTENSION postgres_fdw;
+			CREATE SERVER far FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '%s', port '%d', dbname 'restored');
+			CREATE USER MAPPING FOR CURRENT_USER SERVER far;
+			CREATE FOREIGN TABLE far_away (id int) SERVER far}, $node->host, $node->port);
+		$node->safe_psql('restored', 'CREATE TABLE far_away (id int)');
+		run_sql('worker-3', q{SELECT fence AS stale_fence FROM leaselock.lease_acquire('thread-work.42', 'worker-2') \gset});
+		is(worker(q{BEGIN;
+DO $$ BEGIN PERFORM 1 FROM leaselock.lease_peek('thread-work.42') p, leaselock.fence_assert(p.name, p.fence); END $$;
+INSERT INTO far_away VALUES (1)}, 'worker-3'), '', 'a transaction that writes to another server');
+		is(taken('thread-work.42'), "t\nheld", 'another worker gets the lock');
+		is(worker('COMMIT', 'worker-3'), "ERROR:  LS001\n", 'it fails');
+		is($node->safe_psql('restored', 'SELECT count(*) FROM far_away'), '1', 'but the other server has committed');
+	}
 	return;
 }
 

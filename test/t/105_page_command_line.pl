@@ -8,7 +8,10 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib $FindBin::RealBin;
 use CliTest;
+use IPC::Run;
+use JSON::PP;
 use LeaseTest;
+use POSIX ();
 use PageTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -19,6 +22,7 @@ my $has_jq = grep { -x "$_/jq" } split /:/, $ENV{PATH};
 die 'jq is not installed' if !$has_jq && ($ENV{CI} // '') eq 'true';
 
 my $page = PageTest->new('doc/command-line.md',
+	settings => "listen_addresses = '127.0.0.1'\nleaselock.events = all\nleaselock.min_lease = '1 s'\n",
 	psql => ['\set host host-a'],
 	language => { '' => sub { run_crontab($_[1]) } },
 	session => { files => sub { append_to_file($_[0]->dir . "/import", $_[1]); return } },
@@ -165,6 +169,8 @@ $page->after(
 		is($page->sql('SELECT string_agg(host, $$ $$) FROM runs'), 'host-a', 'the job ran on one host');
 		unlike($again, qr/released/, 'not on the other');
 		is($page->sql(q{SELECT owner, depth, remaining_ms > 500000 FROM leaselock.lease_peek('nightly')}), 'host-a|1|t', 'the lock stays taken');
+		PageTest::run_sql($page, 'host-a', $page->block('at-least'));
+		is($page->sql('SELECT string_agg(host, $$ $$) FROM runs'), 'host-a host-a', 'a host that comes back gets in again');
 	},
 	migrate => sub { is(slurp_file("$dir/migrations"), "shop up\n", 'the migration has run') },
 	'run-import' => sub {
@@ -177,7 +183,140 @@ $page->after(
 		isnt(PageTest::shell_status($page, $late), 0, 'with the fence of an earlier lease it is refused');
 		like($late->{out}, qr/stale fence/, 'which it says');
 		is($page->sql('SELECT count(*) FROM orders'), '2', 'and has not written');
+		in_words();
+		on_terminal();
 	});
+
+# What the page says without a block
+sub in_words
+{
+	my ($rc, $out, $err, $answer);
+	my $holds = sub { my ($name) = @_; return wait_until(sub { $page->sql("SELECT count(*) FROM leaselock.lease_peek('$name')") eq '1' }) };
+
+	# a ticket that waits
+	cli(qw(acquire queue --owner first));
+	my $waiting = $page->sql(q{SELECT ticket FROM leaselock.lease_acquire('queue', 'second', wait => '200 s')});
+	is((cli('heartbeat', $waiting))[0], 1, 'heartbeat: a ticket that waits gives status 1');
+	($rc, $answer) = cli_json('release', $waiting);
+	is("$rc|$answer->{state}", '0|cancelled', 'release: a wait is cancelled, with status 0');
+
+	# owners
+	my $host = (POSIX::uname())[1];
+	($rc, $out) = cli(qw(run generated -- leaselock status generated --json));
+	like(JSON::PP->new->utf8->decode($out)->{owner}, qr{^\Q$host\E/\d+/[0-9a-f]{8}$}, 'run makes up an owner from host, process and a random number');
+	my $first = start_cli(qw(run twin --owner one -- sh -c), 'until [ -e "$0" ]; do sleep 0.05; done', "$dir/twin");
+	ok($holds->('twin'), 'a run');
+	is((cli(qw(run twin --owner one -- true)))[0], 0, 'another run of the same owner gets the lock, too');
+	append_to_file("$dir/twin", '');
+	is(finish($first), 0, 'the first run ends');
+
+	# a process that has left the group
+	my $run = start_cli(qw(run away --owner one --lease-seconds 3 -- sh -c), 'setsid sleep 1000 >/dev/null 2>&1 & echo $! >"$0"; wait', "$dir/away");
+	ok(wait_until(sub { -s "$dir/away" && (stat_of("$dir/away"))[3] == (stat_of("$dir/away"))[0] }), 'a command with a process in a session of its own');
+	$page->sql(q{SELECT leaselock.lease_break(name, fence) FROM leaselock.lease_peek('away')});
+	is(finish($run), 2, 'the lease is broken, and the command ended');
+	my ($away) = stat_of("$dir/away");
+	is(kill('KILL', $away), 1, 'but not the process that has left its group');
+
+	# a hold that remains
+	cli(qw(run hold --owner one --at-least-seconds 600 -- true));
+	is((cli(qw(break hold --fence), $page->sql(q{SELECT fence FROM leaselock.lease_peek('hold')})))[0], 0, 'break ends a hold');
+	is($page->sql(q{SELECT count(*) FROM leaselock.lease_peek('hold')}), '0', 'so that the lock is free');
+
+	# events of a name
+	cli(qw(acquire team-lock --owner one --scope team));
+	like((cli(qw(events --name team-lock --json)))[1], qr/"scope":"team"/, 'events --name: in all scopes');
+	is((cli(qw(events --name team-lock --scope public)))[1], '', 'events --name: or in one');
+	like((cli(qw(events --name team-lock --since today)))[1], qr/team-lock/, 'events --since today');
+
+	# trouble that passes
+	my $nowhere = PostgreSQL::Test::Utils::tempdir_short();
+	foreach my $quiet ([], ['--quiet'])
+	{
+		($rc, $out, $err) = cli('-h', $nowhere, @$quiet, qw(acquire x --owner y --wait-seconds 0.1));
+		is($err =~ /trying again/ ? 'told' : 'quiet', @$quiet ? 'quiet' : 'told', "@$quiet: what is said of trouble that may pass");
+	}
+
+	# a name in another encoding
+	$page->sql(q{CREATE DATABASE unicode ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0});
+	$node->safe_psql('unicode', 'CREATE EXTENSION leaselock');
+	{
+		local $ENV{PGCLIENTENCODING} = 'LATIN1';
+		is((cli(qw(-d unicode acquire), "\xE4", qw(--owner o)))[0], 0, 'a name in the encoding of PGCLIENTENCODING');
+	}
+	is($node->safe_psql('unicode', q{SELECT name = U&'\00e4' FROM leaselock.lease_status}), 't', 'is the same in the database');
+
+	# a password
+	my $hba = $node->data_dir . '/pg_hba.conf';
+	my $rules = slurp_file($hba);
+	unlink $hba;
+	append_to_file($hba, "host all secret 127.0.0.1/32 scram-sha-256\n$rules");
+	$page->sql(q{CREATE ROLE secret LOGIN PASSWORD 'open'; SELECT pg_reload_conf()});
+	my @secret = ('-d', sprintf 'host=127.0.0.1 port=%d dbname=postgres user=secret', $node->port);
+	local $ENV{PGPASSFILE} = "$dir/none";
+	ok(wait_until(sub { ($rc, $out, $err) = cli(@secret, 'status'); $rc == 4 }), 'without a password, there is no connection');
+	like($err, qr/no password supplied/, 'and the program does not ask for one');
+	$ENV{PGPASSFILE} = "$dir/passwords";
+	append_to_file($ENV{PGPASSFILE}, "*:*:*:secret:open\n");
+	chmod 0600, $ENV{PGPASSFILE};
+	is((cli(@secret, 'status'))[0], 0, 'the password file works');
+	return;
+}
+
+# stat_of(FILE): the pid in the file, its group and session: pid, parent, group, session
+sub stat_of
+{
+	my ($pid) = slurp_file($_[0]) =~ /(\d+)/ or return (0, 0, 0, -1);
+	my ($parent, $group, $session) = eval { slurp_file("/proc/$pid/stat") =~ /\) \w (\d+) (\d+) (\d+)/ } or return ($pid, 0, 0, -1);
+	return ($pid, $parent, $group, $session);
+}
+
+sub on_terminal
+{
+  SKIP:
+	{
+		skip 'no terminal is available here', 1 if !eval { local $SIG{__WARN__} = sub { }; require IO::Pty; IO::Pty->new };
+		local %ENV = (%ENV, PGHOST => $node->host, PGPORT => $node->port, PGDATABASE => 'postgres', TERM => 'dumb', PS1 => '$ ');
+		my ($keys, $screen) = ('', '');
+		my $terminal = sub {
+			return IPC::Run::start([@_], '<pty<', \$keys, '>pty>', \$screen, IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default)) };
+		my $shows = sub { my ($run, $pattern) = @_; return wait_until(sub { $run->pump_nb; $screen =~ $pattern }) };
+
+		# the status line of a wait, with and without --quiet
+		foreach my $quiet ([], ['--quiet'])
+		{
+			$page->sql(q{SELECT leaselock.try_lock('line', 'holder', '1 h')});
+			$screen = '';
+			my $run = $terminal->(qw(leaselock acquire line --owner one --wait-seconds 200 --json), @$quiet);
+			ok($node->poll_query_until('postgres', q{SELECT waiters = 1 FROM leaselock.lease_peek('line')}), 'a wait on a terminal');
+			ok($shows->($run, qr/waiting up to/), 'has a status line') if !@$quiet;
+			$page->sql(q{SELECT leaselock.release_lock('line', 'holder')});
+			ok($shows->($run, qr/"state":"held"/), 'and ends');
+			$run->finish;
+			unlike($screen, qr/waiting/, '--quiet: there is no status line') if @$quiet;
+			$page->sql(q{SELECT leaselock.lease_release_all('one')});
+		}
+
+		# Control-Z, in a shell with job control
+		$screen = '';
+		my $shell = $terminal->(qw(bash --norc --noprofile -i));
+		$keys .= qq{leaselock run stopped --lease-seconds 2 -- sh -c 'echo "pid=\$\$"; exec sleep 1000'\n};
+		ok($shows->($shell, qr/pid=(\d+)/), 'a command on a terminal');
+		my ($pid) = $screen =~ /pid=(\d+)/;
+		append_to_file("$dir/stopped", "$pid\n");
+		$keys .= "\cZ";
+		ok($shows->($shell, qr/Stopped/), 'Control-Z stops the job');
+		ok($node->poll_query_until('postgres', q{SELECT count(*) = 0 FROM leaselock.lease_status WHERE name = 'stopped' AND NOT lapsed}), 'the lease of a stopped job is not renewed');
+		ok(wait_until(sub { !-e "/proc/$pid/stat" || slurp_file("/proc/$pid/stat") =~ /\) Z / }), 'and its command is ended');
+		$keys .= "fg\n";
+		$keys .= qq{echo "status=\$?"\n};
+		ok($shows->($shell, qr/status=2/), 'with status 2');
+		$keys .= "exit\n";
+		$shell->finish;
+	}
+	return;
+}
+
 $page->run;
 
 done_testing();

@@ -537,6 +537,107 @@ $session->quit;
 is($node->safe_psql('postgres', q{SELECT leaselock.lease_release_all('all')}), '3', 'otherwise all are');
 is($node->safe_psql('postgres', q{SELECT count(*) FROM leaselock.lease_scopes WHERE scope = 'kept'}), '0',
 	'lease_scope_create that fails changes nothing');
+is($node->safe_psql('postgres', q{
+	SELECT (leaselock.lease_acquire('composite id', 'o', request_id => '00000000-0000-0000-0000-000000000001')).*;
+	SELECT count(*) FROM leaselock.lease_tickets WHERE name = 'composite id'}) =~ s/.*\n//sr, '1', '(f()).* with a request id makes one');
+
+my ($ended, $ends, $fence) = split /\|/, $node->safe_psql('postgres', q{SELECT ticket, expires_at, fence FROM leaselock.lease_acquire('ended', 'o', note => 'for people')});
+is($node->safe_psql('postgres', q{SET ROLE stranger; SELECT note FROM leaselock.lease_peek('ended')}), 'for people', 'everybody sees a note');
+is($node->safe_psql('postgres', "LOAD 'leaselock'; SET leaselock.clock_offset = '61 s'; SELECT state, expires_at FROM leaselock.lease_get('$ended')"),
+	"expired|$ends", 'an expired ticket tells when its lease ran out');
+is($node->safe_psql('postgres', "LOAD 'leaselock'; SELECT state, expires_at FROM leaselock.lease_release('$ended')"),
+	"released|$ends", 'a released one when it would have');
+
+my $logged = -s $node->logfile;
+$node->safe_psql('postgres', q{
+	LOAD 'leaselock';
+	SELECT FROM leaselock.lease_acquire('taken over', 'same', '5 s');
+	SET leaselock.clock_offset = '6 s';
+	SET leaselock.log_takeovers = on;
+	SELECT FROM leaselock.lease_acquire('taken over', 'same', '5 s')});
+like(slurp_file($node->logfile, $logged), qr/LOG:  lease taken over: lock "taken over" .* by owner "same" .*, from owner "same"/, 'log_takeovers: one of the same identity');
+
+# of the same identity, in another session
+$session = session($node, q{SELECT FROM leaselock.lease_acquire('own', 'o', '300 s')}, 'BEGIN', q{SELECT FROM leaselock.lease_acquire('own', 'o')});
+is($node->safe_psql('postgres', q{SELECT state, holder IS NULL FROM leaselock.lease_acquire('own', 'o')}), 'contended|t',
+	'contended without a holder: a transaction of the same identity');
+is($node->safe_psql('postgres', q{SELECT state, holder FROM leaselock.lease_acquire('own', 'p')}), 'contended|o', 'others are told the holder');
+outcome($session, 'ROLLBACK');
+$session->quit;
+is($node->safe_psql('postgres', q{
+	LOAD 'leaselock';
+	SELECT FROM leaselock.lease_acquire('behind', 'o', '5 s');
+	SELECT FROM leaselock.lease_acquire('behind', 'p', wait => '300 s');
+	SET leaselock.clock_offset = '6 s';
+	SELECT state, holder IS NULL FROM leaselock.lease_acquire('behind', 'q')}) =~ s/.*\n//sr, 'contended|t', 'contended without a holder: somebody waits');
+
+# Which tables a call reads as a whole.  The first calls of a session read more.
+sub scans
+{
+	my ($call) = @_;
+	my $of = q{SELECT string_agg(relname || ' ' || seq_scan, ',' ORDER BY relname) FROM pg_stat_xact_user_tables
+		WHERE schemaname = 'leaselock' AND seq_scan > 0};
+	my $reader = session($node, "SELECT $call", "SELECT $call", 'BEGIN');
+	my %before = map { split / / } split /,/, outcome($reader, $of);
+	outcome($reader, "SELECT $call");
+	my %after = map { split / / } split /,/, outcome($reader, $of);
+	$reader->quit;
+	return join ' ', grep { $after{$_} > ($before{$_} // 0) } sort keys %after;
+}
+is(scans(q{leaselock.lease_release_all('nobody')}), 'locks', 'lease_release_all reads all locks, and no other table');
+is(scans(q{leaselock.lease_peek('mine')}), '', 'lease_peek reads no table as a whole');
+is(scans(q{count(*) FROM leaselock.lease_status}), 'locks', 'the view does');
+
+is($node->safe_psql('postgres', "CALL leaselock.lease_wait('$ended', '36500 days', 'nonsense', 1, '2000-01-01')"), "released|$fence|$ends", 'lease_wait ignores what is passed for its results');
+is(node_outcome($node, "CALL leaselock.lease_wait('$ended', '36500 days 1 microsecond')"), '22023', 'lease_wait: the longest timeout');
+is(node_outcome($node, q{SELECT leaselock.lease_prune('36500 days') >= 0}), 't', 'lease_prune: the longest time');
+is(node_outcome($node, q{SELECT leaselock.lease_prune('36500 days 1 microsecond')}), '22023', 'lease_prune: no longer one');
+
+my $known = q{CALL leaselock.lease_acquire_wait('known', 'w', wait => '300 s', request_id => '00000000-0000-0000-0000-000000000002')};
+$node->safe_psql('postgres', q{SELECT FROM leaselock.lease_acquire('known', 'o')});
+$session = session($node);
+begin($session, $known);
+ok($node->poll_query_until('postgres', q{SELECT count(*) = 1 FROM leaselock.lease_tickets WHERE name = 'known' AND state = 'waiting'}), 'a call waits');
+is($node->safe_psql('postgres', q{SELECT leaselock.lease_release_all('w')}), '1', 'another session cancels its ticket');
+like(awaited($session), qr/\|cancelled\|/, 'lease_acquire_wait returns cancelled');
+like(outcome($session, $known), qr/\|cancelled\|/, 'and the same for a known request id');
+$session->quit;
+
+# a restore, which takes none of the locks of the functions
+$session = session($node, 'BEGIN', q{INSERT INTO leaselock.locks
+	SELECT (jsonb_populate_record(l, '{"name": "restored"}')).* FROM leaselock.locks l WHERE name = 'mine' AND scope = 'public'});
+is(node_outcome($node, q{SELECT leaselock.lease_acquire('restored', 'o')}), '55P03', 'a restore is inserting the same row');
+outcome($session, 'ROLLBACK');
+is(node_outcome($node, q{SELECT state FROM leaselock.lease_acquire('restored', 'o')}), 'held', 'until it ends');
+$session->quit;
+
+# in databases of their own
+$node->safe_psql('postgres', 'CREATE DATABASE dropped');
+$node->safe_psql('dropped', 'CREATE EXTENSION leaselock');
+my $gate = $node->background_psql('dropped');
+$gate->query_safe('SELECT pg_advisory_lock(5)');
+my $caller = $node->background_psql('dropped', on_error_stop => 0);
+$caller->query_safe('\set VERBOSITY sqlstate');
+# with the lock of a relation it learns what has been dropped
+begin($caller, q{SELECT pg_advisory_lock(5), pg_relation_size('pg_database'), leaselock.lease_peek('a')});
+ok($node->poll_query_until('dropped', q{SELECT count(*) = 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted}), 'a statement has been parsed');
+$node->safe_psql('dropped', 'DROP EXTENSION leaselock');
+$gate->query_safe('SELECT pg_advisory_unlock(5)');
+is(awaited($caller), '42883', 'then the function is dropped');
+$_->quit foreach $caller, $gate;
+
+$node->safe_psql('dropped', 'CREATE EXTENSION leaselock');
+my ($one, $two) = split /\n/, $node->safe_psql('dropped', 'SELECT leaselock.fence_bump(); SELECT leaselock.fence_bump()');
+cmp_ok((2**62 - $two) / ($two - $one), '>', 100_000, 'fence_bump can be called more than a hundred thousand times');
+$node->safe_psql('dropped', 'ALTER TABLE leaselock.floor DROP CONSTRAINT floor_fence; INSERT INTO leaselock.floor VALUES (4611686018427387903, 0)');
+is(node_outcome($node, q{SELECT leaselock.try_lock('a', 'o', '1 h')}, 'dropped'), '54000', 'no greater fence is left');
+is(node_outcome($node, 'BEGIN; UPDATE leaselock.floor SET fence = -1; SELECT leaselock.fence_bump()', 'dropped'), '55000', 'a row breaks a constraint of its table');
+my $dump = $node->basedir . '/dump.sql';
+$node->command_ok([ 'pg_dump', '--exclude-table-data=leaselock.*', '-d', $node->connstr('dropped'), '-f', $dump ], "a dump without the extension's tables");
+$node->safe_psql('postgres', 'CREATE DATABASE again');
+$node->command_ok([ 'psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('again'), '-f', $dump ], 'is restored');
+is(node_outcome($node, q{SELECT leaselock.try_lock('a', 'o', '1 h') > 0}, 'again'), 't', 'there are fences again');
+
 is(node_outcome($node, qq{$stranger LOAD 'leaselock'; SET leaselock.max_waiters = 1; SHOW leaselock.max_waiters}), '42501', 'a setting is not for everybody');
 is(node_outcome($node, q{LOAD 'leaselock'; GRANT SET ON PARAMETER leaselock.max_waiters TO stranger;
 	SET ROLE stranger; SET leaselock.max_waiters = 1; SHOW leaselock.max_waiters}), '1', 'but for who has SET on it');

@@ -209,6 +209,10 @@ $page->after(
 		sql(q{SELECT leaselock.lease_break(name, fence) FROM leaselock.lease_peek('stall'); SELECT state FROM leaselock.lease_acquire('stall', 'worker-2')});
 		like(run_sql('stalled', 'COMMIT;'), qr/LS001/, 'LS001 at COMMIT');
 		is(sql('SELECT count(*) FROM work'), '0', 'nothing of the transaction has happened');
+		run_sql('ended', q{SELECT ticket, fence FROM leaselock.lease_acquire('over', 'worker-1') \gset
+			BEGIN; SELECT leaselock.fence_assert('over', :fence);});
+		is(sql(q{SELECT leaselock.lease_release_all('worker-1') > 0}), 't', 'the grant ends');
+		like(run_sql('ended', 'COMMIT;'), qr/LS001/, 'LS001 at COMMIT, though nobody else has the lock');
 	},
 	late => sub { is(sql('SELECT count(*) FROM ledger'), '1', 'the right way writes') },
 	snapshot => sub {
@@ -254,6 +258,13 @@ $page->after(
 			$page->shell_status($status);
 			unlike($status->{out}, qr/forsaken/, 'as leaselock status does');
 		}
+		sql(q{SELECT FROM leaselock.lease_acquire('forsaken', 'host-y')});
+		is(sql(q{SELECT owner FROM leaselock.lease_status WHERE name = 'forsaken'}), 'host-y', 'the row is gone when somebody acquires the lock');
+	},
+	dx => sub {
+		is(sql(q{SELECT count(*) > 20, string_agg(o.identity, ', ') FILTER (WHERE o.schema <> 'leaselock' OR o.schema IS NULL AND o.identity <> 'leaselock')
+				FROM pg_depend d, pg_identify_object(d.classid, d.objid, d.objsubid) o WHERE d.deptype = 'e'
+					AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'leaselock')}), 't|', 'all its objects are there');
 	},
 	'nothing-old' => sub {
 		my $ticket = sql(q{SELECT (leaselock.lease_release(t.ticket)).ticket FROM leaselock.lease_acquire('kept', 'a') t});

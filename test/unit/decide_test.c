@@ -557,7 +557,7 @@ try_operators(const World *world, Effort effort)
 	event.fence = OLD_FENCE;
 	if (effort == THOROUGH)
 		try_how(world, &event, -1, QUICK);
-	event.kind = EVENT_BREAK_STRANGER;
+	event.kind = EVENT_BREAK_UNAUTHORIZED;
 	try_how(world, &event, -1, effort);
 	event.kind = EVENT_PRUNE_LOCK;
 	for (int i = 0; i < (effort == THOROUGH ? 3 : 1); i++)

@@ -45,7 +45,7 @@ static const char *const names[PROMISES] = {
 	[WAKES] = "the waiter whose turn has come is woken",
 	[DURABILITY] = "grants and new shares are ACKNOWLEDGED, releases that promote nobody LOSABLE, others DURABLE",
 	[LENGTHS] = "leases and waits have the requested lengths",
-	[TOLD] = "each change has its event, each grant one beginning, each lapsed grant an expiry",
+	[EVENTS_COMPLETE] = "each change has its event, each grant one beginning, each lapsed grant an expiry",
 	[ANSWERS] = "with free tags the answer is that of the contract",
 	[BUSY_ANSWERS] = "with busy tags the answer is the same, or one that grants nothing",
 	[JUDGEMENTS] = "judgements of states, liveness and depth match the rows",
@@ -63,7 +63,7 @@ static const char *const kinds[] = {
 	[EVENT_RENEW_LOCK] = "renew_lock",
 	[EVENT_RELEASE_LOCK] = "release_lock",
 	[EVENT_BREAK] = "break",
-	[EVENT_BREAK_STRANGER] = "break_stranger",
+	[EVENT_BREAK_UNAUTHORIZED] = "break_unauthorized",
 	[EVENT_PRUNE_TICKET] = "prune_ticket",
 	[EVENT_PRUNE_LOCK] = "prune_lock"
 };
@@ -173,9 +173,9 @@ show_event(const Play *play)
 		   event->only_judge ? " only_judge" : "",
 		   (long) event->left_us, (long) event->lease_us, play->view.name,
 		   play->view.tags, play->view.busy);
-	printf("#   plan: %s yes %d refusal %d; asks %02x needs %d/%02x likes %02x;%s%s%s%s%s%s%s holder %c fence %ld wake %d durability %d\n",
+	printf("#   plan: %s yes %d refusal %d; asks %02x needs %d/%02x optional %02x;%s%s%s%s%s%s%s holder %c fence %ld wake %d durability %d\n",
 		   states[plan->state], plan->yes, plan->refusal, plan->asks,
-		   plan->needs_name, plan->needs_tags, plan->likes_tags,
+		   plan->needs_name, plan->needs_tags, plan->optional_tags,
 		   plan->writes_lock ? " lock" : "",
 		   plan->writes_ticket ? " ticket" : "",
 		   plan->writes_head ? " head" : "",
@@ -308,7 +308,7 @@ first_waiter(const World *world)
 
 /* Whether anybody but the holder waits. */
 static bool
-has_rival(const World *world)
+has_other_waiter(const World *world)
 {
 	for (int i = 0; i < world->count; i++)
 	{
@@ -375,7 +375,7 @@ may_end_grant(const Play *play, const World *world)
 	{
 		case EVENT_BREAK:
 			return event->fence == world->lock.fence;
-		case EVENT_BREAK_STRANGER:
+		case EVENT_BREAK_UNAUTHORIZED:
 			return !is_allowed(world, &world->lock.holder);
 		case EVENT_RELEASE:
 			return is_live_member(world, play->ticket) &&
@@ -409,7 +409,7 @@ check_incomplete(const Play *play)
 			(plan->needs_name > view->name ||
 			 (plan->needs_tags & ~view->tags) != 0);
 	else
-		progress = (plan->likes_tags & (view->tags | view->busy)) == 0;
+		progress = (plan->optional_tags & (view->tags | view->busy)) == 0;
 	check(PROGRESS, progress, play, "it is already known, held or busy");
 	check(WRITES_WHEN_COMPLETE, !plan->writes_lock && !plan->writes_head &&
 		  !plan->writes_ticket && !plan->deletes_lock &&
@@ -446,7 +446,8 @@ check_one_holder(const Play *play, const World *before, const World *after)
 			  "the holder changes without a grant");
 	if (!is_held(before) && is_held(after) && !plan->begins_grant)
 		check(ONE_HOLDER, play->event.kind == EVENT_RENEW_LOCK &&
-			  has_hold(before, &play->event.who) && !has_rival(before), play,
+			  has_hold(before, &play->event.who) && !has_other_waiter(before),
+			  play,
 			  "a lapsed grant is live again");
 	check(ONE_HOLDER, !plan->ends_grant || plan->begins_grant ||
 		  !is_held(after), play, "an ended grant is live");
@@ -857,7 +858,7 @@ may_become(const Play *play, const World *before, const World *after, int i,
 	const LeasePlan *plan = &play->plan;
 	LeaseState	from = state_of(before, i);
 	bool		broken = play->event.kind == EVENT_BREAK ||
-		play->event.kind == EVENT_BREAK_STRANGER;
+		play->event.kind == EVENT_BREAK_UNAUTHORIZED;
 
 	/* its place was passed, but its owner is now granted the lock */
 	if (to == LEASE_WAITING && from == LEASE_TIMED_OUT)
@@ -940,7 +941,7 @@ check_release(const Play *play, const World *before, const World *after)
 	{
 		left = live_shares(before) - 1;
 		stays = left > 0 || (before->lock.hold_expires_at != NO_TIME &&
-							 !has_rival(before));
+							 !has_other_waiter(before));
 	}
 	else if (event->kind == EVENT_RELEASE_LOCK &&
 			 has_hold(before, &event->who))
@@ -1091,7 +1092,7 @@ check_plan(const Play *play, const World *after)
 	check_passed(play, before, after);
 	check_tags(play, before, after);
 	check_state(play, before, after);
-	check_told(play, after);
+	check_events(play, after);
 	check_durability(play, before, after);
 	if (plan->refusal != NOT_REFUSED)
 		check(NO_WRITE_WITHOUT_PLACE, !writes_anything(plan), play, "refused");
@@ -1245,12 +1246,12 @@ expected_answer(const Play *play, const World *world)
 			return yes_or_no(has_turn(world, &event->who));
 		case EVENT_RENEW_LOCK:
 			return yes_or_no(has_hold(world, &event->who) &&
-							 (is_held(world) || !has_rival(world)));
+							 (is_held(world) || !has_other_waiter(world)));
 		case EVENT_RELEASE_LOCK:
 			return yes_or_no(has_hold(world, &event->who));
 		case EVENT_BREAK:
 			return yes_or_no(has_holder && lock->fence == event->fence);
-		case EVENT_BREAK_STRANGER:
+		case EVENT_BREAK_UNAUTHORIZED:
 			return yes_or_no(has_holder && !is_allowed(world, &lock->holder));
 		case EVENT_PRUNE_TICKET:
 			return yes_or_no(play->ticket >= 0 &&
@@ -1263,7 +1264,7 @@ expected_answer(const Play *play, const World *world)
 	}
 }
 
-/* Whether an event that met busy tags may give this answer. */
+/* Whether an event that found tags busy may give this answer. */
 static bool
 is_lesser_answer(const Play *play, const Answer *answer)
 {

@@ -6,7 +6,7 @@
  *	decide_test.c	enumerates worlds and events
  *	world.c			plays the protocol's loop on a world in memory
  *	promises.c		checks each resulting plan
- *	told.c			checks the events of each plan
+ *	event_check.c	checks the events of each plan
  *	siphash_test.c	compares the keyed hash with the paper's numbers
  *
  * Copyright (c) 2026, leaselock contributors
@@ -127,7 +127,7 @@ typedef enum Promise
 	WAKES,
 	DURABILITY,
 	LENGTHS,
-	TOLD,
+	EVENTS_COMPLETE,
 	ANSWERS,
 	BUSY_ANSWERS,
 	JUDGEMENTS,
@@ -162,8 +162,8 @@ check(Promise promise, bool holds, const Play *play, const char *detail)
 		report_violation(promise, play, detail);
 }
 
-/* told.c */
-extern void check_told(const Play *play, const World *after);
+/* event_check.c */
+extern void check_events(const Play *play, const World *after);
 
 /* siphash_test.c */
 extern void test_siphash(void);

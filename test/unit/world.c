@@ -147,7 +147,7 @@ read_rows(Play *play)
 	view->share_count = 0;
 	if (view->has_ticket && view->ticket.state != LEASE_GONE)
 		complete_waiter(play);
-	view->holder_allowed = play->event.kind == EVENT_BREAK_STRANGER &&
+	view->holder_allowed = play->event.kind == EVENT_BREAK_UNAUTHORIZED &&
 		may_use(play->world, view->lock.holder.role);
 }
 
@@ -273,13 +273,13 @@ read_parts(Play *play)
 {
 	LeaseView  *view = &play->view;
 	unsigned	asks = play->plan.asks;
-	TicketRow	rival;
+	TicketRow	other;
 
 	if (asks & PART_HEAD)
 		read_head(play);
-	if (asks & PART_RIVAL)
-		view->has_rival = find_head(play->world, &view->lock.holder, &rival,
-									NULL);
+	if (asks & PART_OTHER_WAITER)
+		view->has_other_waiter = find_head(play->world, &view->lock.holder,
+										   &other, NULL);
 	if (asks & PART_SHARES)
 		read_shares(play);
 	if (asks & PART_FENCE)
@@ -357,13 +357,13 @@ take_needed(Play *play)
 }
 
 static void
-take_liked(Play *play)
+take_optional(Play *play)
 {
 	static const unsigned order[] = {TAG_SCOPE, TAG_HEAD, TAG_QUEUE};
 
 	for (int i = 0; i < (int) lengthof(order); i++)
 	{
-		if ((play->plan.likes_tags & order[i]) && !take_tag(play, order[i]))
+		if ((play->plan.optional_tags & order[i]) && !take_tag(play, order[i]))
 			return;
 	}
 }
@@ -470,7 +470,7 @@ static bool
 is_complete(const LeasePlan *plan)
 {
 	return plan->asks == 0 && plan->needs_name == NAME_NONE &&
-		plan->needs_tags == 0 && plan->likes_tags == 0;
+		plan->needs_tags == 0 && plan->optional_tags == 0;
 }
 
 /* Gets what an incomplete plan asks for. */
@@ -489,7 +489,7 @@ advance(Play *play)
 	}
 	else
 	{
-		take_liked(play);
+		take_optional(play);
 		play->view.known &= ~PART_HEAD;
 	}
 }

@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
- * question.c
+ * query.c
  *	  The queries sent to the server, and the validation of their answers.
  *
  * The program may be talking to something other than the intended server.  An
- * answer is used only if it matches the question: it has all columns, a known
+ * answer is used only if it matches the query: it has all columns, a known
  * state, and numbers within their bounds.
  *
  * Copyright (c) 2026, leaselock contributors
@@ -122,16 +122,16 @@ static const char *const break_columns[] = {"broken", "json", NULL};
 	" pg_catalog.make_interval(secs =>" \
 	" t.remaining_ms OPERATOR(pg_catalog./) 1000.0))"
 
-/* Indexed by Ask. */
-const Question questions[] = {
-	[ASK_ACQUIRE] = {
+/* Indexed by QueryKind. */
+const Query queries[] = {
+	[QUERY_ACQUIRE] = {
 		TICKET_COLUMNS "lease_acquire(name => $1, owner => $2,"
 		" lease => " SECONDS("$3") ", wait => " SECONDS("$4") ","
 		" scope => $5, request_id => $6, note => $7) AS t", 7,
 		ticket_columns, 1, 1
 	},
 	/* lease_peek() loads the library, which defines the settings */
-	[ASK_ACQUIRE_LONG] = {
+	[QUERY_ACQUIRE_LONG] = {
 		TICKET_COLUMNS "lease_acquire(name => $1, owner => $2,"
 		" lease => " SECONDS("$3") ", wait => (SELECT LEAST(" SECONDS("$4") ","
 		" pg_catalog.current_setting('leaselock.max_wait', true)"
@@ -140,18 +140,18 @@ const Question questions[] = {
 		" scope => $5, request_id => $6, note => $7) AS t", 7,
 		ticket_columns, 1, 1
 	},
-	[ASK_GET] = {
+	[QUERY_GET] = {
 		TICKET_COLUMNS "lease_get($1) AS t", 1, ticket_columns, 1, 1
 	},
-	[ASK_RENEW] = {
+	[QUERY_RENEW] = {
 		TICKET_COLUMNS "lease_renew($1, " SECONDS("$2") ") AS t", 2,
 		ticket_columns, 1, 1
 	},
-	[ASK_RELEASE] = {
+	[QUERY_RELEASE] = {
 		TICKET_COLUMNS "lease_release($1) AS t", 1, ticket_columns, 1, 1
 	},
 	/* the renewal preserves the grant until the hold is added to it */
-	[ASK_HOLD] = {
+	[QUERY_HOLD] = {
 		"SELECT r.state, r.due, r.fence, pg_catalog.row_to_json(r) AS json FROM ("
 		"SELECT t.state, k.due, CASE WHEN k.due THEN"
 		" leaselock.try_lock($3, $4, k.rest, $5) END AS fence"
@@ -162,18 +162,18 @@ const Question questions[] = {
 		" FROM leaselock.lease_peek($3, $5) AS p) AS l) AS k ON true) AS r", 6,
 		hold_columns, 1, 1
 	},
-	[ASK_STATUS] = {
+	[QUERY_STATUS] = {
 		STATUS_COLUMNS "lease_status AS s"
 		" WHERE ($1::pg_catalog.text IS NULL"
 		" OR s.scope OPERATOR(pg_catalog.=) $1) AND " LIVE_OR("$2")
 		" ORDER BY s.scope COLLATE pg_catalog.\"C\","
 		" s.name COLLATE pg_catalog.\"C\"", 2, status_columns, 0, INT32_MAX
 	},
-	[ASK_PEEK] = {
+	[QUERY_PEEK] = {
 		STATUS_COLUMNS "lease_peek($1, $2) AS s WHERE " LIVE_OR("$3"), 3,
 		status_columns, 0, 1
 	},
-	[ASK_QUEUE] = {
+	[QUERY_QUEUE] = {
 		"SELECT s.scope, s.name, s.owner, s.role, s.state, s.\"position\","
 		" " AGE("s.requested_at") " AS age_ms, s.remaining_ms, s.note,"
 		" pg_catalog.row_to_json(s) AS json FROM leaselock.lease_tickets AS s"
@@ -184,8 +184,8 @@ const Question questions[] = {
 		" s.name COLLATE pg_catalog.\"C\", s.\"position\" NULLS FIRST,"
 		" s.requested_at, s.ticket", 2, queue_columns, 0, INT32_MAX
 	},
-	/* only the first ones */
-	[ASK_LIST] = {
+	/* only the first rows */
+	[QUERY_LIST] = {
 		STATUS_COLUMNS "lease_status AS s"
 		" WHERE $1::pg_catalog.text IS NULL"
 		" OR s.scope OPERATOR(pg_catalog.=) $1"
@@ -193,19 +193,19 @@ const Question questions[] = {
 		" s.name COLLATE pg_catalog.\"C\" LIMIT $2::pg_catalog.int8", 2,
 		status_columns, 0, INT32_MAX
 	},
-	[ASK_BREAK] = {
+	[QUERY_BREAK] = {
 		"SELECT r.broken, pg_catalog.row_to_json(r) AS json FROM ("
 		"SELECT b AS broken, $3::pg_catalog.text AS scope,"
 		" $1::pg_catalog.text AS name, $2::pg_catalog.int8 AS fence"
 		" FROM leaselock.lease_break($1, $2, $3) AS b) AS r", 3,
 		break_columns, 1, 1
 	},
-	[ASK_PRESENT] = {
+	[QUERY_PRESENT] = {
 		"SELECT pg_catalog.pg_snapshot_xmin(s) AS next_xid, s AS snapshot,"
 		" '{}' AS json FROM pg_catalog.pg_current_snapshot() AS s", 0,
 		present_columns, 1, 1
 	},
-	[ASK_EVENTS] = {
+	[QUERY_EVENTS] = {
 		EVENTS, 6, event_columns, 1, 1000
 	},
 };
@@ -277,7 +277,7 @@ column(const PGresult *answer, const char *name)
 
 /*
  * read_ticket
- *	  Reads everything but asked_at, which only the caller knows.
+ *	  Reads everything but sent_at, which only the caller knows.
  */
 void
 read_ticket(const PGresult *answer, Ticket *ticket)
@@ -363,7 +363,7 @@ next_uuid(char *uuid)
  *	  Whether a value is a whole number within the bounds.
  */
 bool
-is_number(const char *value, int64_t least, int64_t most)
+is_number(const char *value, int64_t min, int64_t max)
 {
 	long long	number;
 
@@ -371,41 +371,41 @@ is_number(const char *value, int64_t least, int64_t most)
 		return false;
 	errno = 0;
 	number = strtoll(value, NULL, 10);
-	return errno == 0 && number >= least && number <= most;
+	return errno == 0 && number >= min && number <= max;
 }
 
 /*
- * number_is_sound
+ * number_is_valid
  *	  Likewise, for a column.  It may be NULL unless needed.
  */
 static bool
-number_is_sound(const PGresult *answer, const char *name, bool needed,
-				int64_t least, int64_t most)
+number_is_valid(const PGresult *answer, const char *name, bool needed,
+				int64_t min, int64_t max)
 {
 	const char *value = column(answer, name);
 
-	return value[0] == '\0' ? !needed : is_number(value, least, most);
+	return value[0] == '\0' ? !needed : is_number(value, min, max);
 }
 
 static bool
-ticket_is_sound(const PGresult *answer)
+ticket_is_valid(const PGresult *answer)
 {
 	const char *state = column(answer, "state");
 	const char *ticket = column(answer, "ticket");
-	const int64_t most_ms = (int64_t) (MAX_SECONDS * 1000);
+	const int64_t max_ms = (int64_t) (MAX_SECONDS * 1000);
 	bool		held = strcmp(state, "held") == 0;
 	bool		live = ticket_is_live(state);
 
 	return find_state(state) >= 0 &&
 		(ticket[0] == '\0' ? !live : is_uuid(ticket)) &&
-		number_is_sound(answer, "fence", held, 1, INT64_MAX) &&
-		number_is_sound(answer, "position", false, 0, INT32_MAX) &&
-		number_is_sound(answer, "remaining_ms", live, 0, most_ms) &&
-		number_is_sound(answer, "next_call_ms", live, 0, most_ms);
+		number_is_valid(answer, "fence", held, 1, INT64_MAX) &&
+		number_is_valid(answer, "position", false, 0, INT32_MAX) &&
+		number_is_valid(answer, "remaining_ms", live, 0, max_ms) &&
+		number_is_valid(answer, "next_call_ms", live, 0, max_ms);
 }
 
 static bool
-columns_are_sound(const PGresult *answer, const char *const *columns)
+columns_are_valid(const PGresult *answer, const char *const *columns)
 {
 	int			count = 0;
 
@@ -417,56 +417,56 @@ columns_are_sound(const PGresult *answer, const char *const *columns)
 }
 
 /*
- * next_is_sound
+ * cursor_is_valid
  *	  Whether the cursor for the next page of events is valid.
  */
 static bool
-next_is_sound(const PGresult *answer)
+cursor_is_valid(const PGresult *answer)
 {
 	const char *more = column(answer, "more");
 
-	return number_is_sound(answer, "next_xid", true, 0, INT64_MAX) &&
-		number_is_sound(answer, "next_id", true, 0, INT64_MAX) &&
+	return number_is_valid(answer, "next_xid", true, 0, INT64_MAX) &&
+		number_is_valid(answer, "next_id", true, 0, INT64_MAX) &&
 		(strcmp(more, "t") == 0 || strcmp(more, "f") == 0);
 }
 
 static bool
-present_is_sound(const PGresult *answer)
+present_is_valid(const PGresult *answer)
 {
 	const char *snapshot = column(answer, "snapshot");
 
-	return number_is_sound(answer, "next_xid", true, 0, INT64_MAX) &&
+	return number_is_valid(answer, "next_xid", true, 0, INT64_MAX) &&
 		snapshot[0] != '\0' &&
 		snapshot[strspn(snapshot, "0123456789:,")] == '\0';
 }
 
 /*
- * answer_is_sound
- *	  Whether an answer is valid for its question.
+ * answer_is_valid
+ *	  Whether an answer is valid for its query.
  */
 bool
-answer_is_sound(Ask ask, const PGresult *answer)
+answer_is_valid(QueryKind query, const PGresult *answer)
 {
-	const Question *question = &questions[ask];
+	const Query *expected = &queries[query];
 	int			json = PQnfields(answer) - 1;
 
-	if (!columns_are_sound(answer, question->columns) ||
-		PQntuples(answer) < question->least_rows ||
-		PQntuples(answer) > question->most_rows)
+	if (!columns_are_valid(answer, expected->columns) ||
+		PQntuples(answer) < expected->min_rows ||
+		PQntuples(answer) > expected->max_rows)
 		return false;
 	for (int row = 0; row < PQntuples(answer); row++)
 		if (PQgetvalue(answer, row, json)[0] != '{')
 			return false;
-	if (question->columns == hold_columns)
+	if (expected->columns == hold_columns)
 		return find_state(column(answer, "state")) >= 0 &&
-			number_is_sound(answer, "fence", column(answer, "due")[0] == 't',
+			number_is_valid(answer, "fence", column(answer, "due")[0] == 't',
 							1, INT64_MAX);
-	if (question->columns == break_columns)
+	if (expected->columns == break_columns)
 		return strchr("tf", PQgetvalue(answer, 0, 0)[0]) != NULL &&
 			PQgetlength(answer, 0, 0) == 1;
-	if (question->columns == event_columns)
-		return next_is_sound(answer);
-	if (question->columns == present_columns)
-		return present_is_sound(answer);
-	return question->columns != ticket_columns || ticket_is_sound(answer);
+	if (expected->columns == event_columns)
+		return cursor_is_valid(answer);
+	if (expected->columns == present_columns)
+		return present_is_valid(answer);
+	return expected->columns != ticket_columns || ticket_is_valid(answer);
 }

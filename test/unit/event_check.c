@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * told.c
+ * event_check.c
  *	  Checks that the events of a plan report everything that it changes, and
  *	  nothing else.
  *
@@ -54,7 +54,7 @@ add_due(Due *due, ChangeKind kind, const Identity *who, int64 fence,
 static bool
 is_break(const Due *due)
 {
-	return due->kind == EVENT_BREAK || due->kind == EVENT_BREAK_STRANGER;
+	return due->kind == EVENT_BREAK || due->kind == EVENT_BREAK_UNAUTHORIZED;
 }
 
 /* Whether the newest grant and its holder are the same as before. */
@@ -221,7 +221,7 @@ names_own_ticket(const World *before, const EventRow *row)
 
 /* Checks the events of a plan, just before it is written. */
 void
-check_told(const Play *play, const World *after)
+check_events(const Play *play, const World *after)
 {
 	const World *before = play->world;
 	Due			due;
@@ -239,21 +239,21 @@ check_told(const Play *play, const World *after)
 	add_tickets_due(&due);
 	add_hold_due(&due);
 	add_grant_due(&due);
-	check(TOLD, count <= MAX_EVENTS && count == due.count, play,
+	check(EVENTS_COMPLETE, count <= MAX_EVENTS && count == due.count, play,
 		  count < due.count ? "an event is missing" : "there is an extra event");
 	for (int i = 0; i < count; i++)
 	{
-		check(TOLD, count_same(due.rows, due.count, &rows[i]) == 1 &&
+		check(EVENTS_COMPLETE, count_same(due.rows, due.count, &rows[i]) == 1 &&
 			  count_same(rows, count, &rows[i]) == 1, play,
 			  "an event without a change");
-		check(TOLD, rows[i].kind != CHANGE_EXPIRED ||
+		check(EVENTS_COMPLETE, rows[i].kind != CHANGE_EXPIRED ||
 			  names_own_ticket(before, &rows[i]), play,
 			  "an expiry names another's ticket");
 		begun += (rows[i].kind == CHANGE_GRANTED ||
 				  rows[i].kind == CHANGE_PROMOTED) &&
 			rows[i].fence > before->lock.fence;
 	}
-	check(TOLD, begun == play->plan.begins_grant, play,
+	check(EVENTS_COMPLETE, begun == play->plan.begins_grant, play,
 		  "a grant does not begin exactly once");
-	check(TOLD, in_order(rows, count), play, "the events are out of order");
+	check(EVENTS_COMPLETE, in_order(rows, count), play, "the events are out of order");
 }
