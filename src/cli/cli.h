@@ -240,6 +240,7 @@ typedef struct Link
 	Instant		next_host_at;	/* deadline for connecting to this host */
 	int			hosts;			/* number of hosts in the connection string */
 	int			skip;			/* number of them to skip */
+	bool		moved_on;		/* the query went on to another host */
 	PGresult   *answer;			/* to the last query; NULL if it failed */
 	char		sqlstate[6];	/* SQLSTATE; empty if the connection failed */
 	bool		is_permanent;	/* a retry would fail as well */

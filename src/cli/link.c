@@ -307,6 +307,7 @@ static void
 try_next_host(Link *link)
 {
 	link->skip = (link->skip + 1) % link->hosts;
+	link->moved_on = true;
 	if (link->skip == 0)
 		link_drop(link, "timeout expired while connecting");
 	else
@@ -335,7 +336,7 @@ link_send(Link *link, QueryKind query, const char *const *parameters,
 	forget_answer(link);
 	link->error[0] = link->sqlstate[0] = '\0';
 	link->has_query = true;
-	link->sent = link->is_permanent = false;
+	link->sent = link->is_permanent = link->moved_on = false;
 	link->notices = 0;
 	link->query = query;
 	for (int i = 0; i < queries[query].parameters; i++)
@@ -572,6 +573,22 @@ step_idle(Link *link)
 }
 
 /*
+ * stop_waiting
+ *	  Gives up on a query that was not answered in time.  If that time is
+ *	  shorter than connect_timeout, try_next_host() is never called, so the next
+ *	  query must begin with the next host.  A host that this query moved on to
+ *	  has not had its full time yet and is tried again.
+ */
+static void
+stop_waiting(Link *link)
+{
+	if (link->state == LINK_CONNECTING && !link->moved_on)
+		link->skip = (link->skip + 1) % link->hosts;
+	link_drop(link, "the server is not responding");
+	forget_answer(link);
+}
+
+/*
  * link_step
  *	  Continues the query as far as possible without waiting.  If no query is
  *	  open, the result is FAILED if the link is down.
@@ -593,10 +610,7 @@ link_step(Link *link)
 			return progress;
 	}
 	if (link->has_query && now() >= link->give_up_at)
-	{
-		link_drop(link, "the server is not responding");
-		forget_answer(link);
-	}
+		stop_waiting(link);
 	return link->state == LINK_DOWN ? FAILED : PENDING;
 }
 

@@ -3,7 +3,9 @@
 # over.  The held ticket survives with its fence, waiters keep their places,
 # new fences are greater, and a stale fence is refused.  Two commands run under
 # "leaselock run": the command whose lease outlives the failover never notices
-# it; the command whose lease is too short is ended in time.
+# it; the command whose lease is too short is ended in time.  Then the new
+# primary hangs instead of dying, with the same results; when it continues, it
+# acknowledges and keeps nothing stale.
 #
 # Three independent records show that no lock has two holders: a kernel lock
 # that each command and its children keep while they live, the times at which
@@ -121,14 +123,13 @@ sub comes
 	}) && !$is_over;
 }
 
-# kill_service(NAME): takes a node away, as if its machine had failed.  All
-# processes are stopped before the first is killed, so that none can restart or
-# inform another.
-sub kill_service
+# stop_service(NAME): stops all its processes, which keep their connections and
+# do not answer; the kernel accepts new ones.  Returns the processes, children
+# first.
+sub stop_service
 {
 	my ($name) = @_;
-	my $run = delete $service{$name} or return;
-	my ($top) = map { $_->{PID} } @{ $run->{KIDS} };
+	my ($top) = map { $_->{PID} } @{ $service{$name}{KIDS} };
 	my (@pids, $count);
 
 	do
@@ -137,8 +138,18 @@ sub kill_service
 		@pids = descendants($top);
 		kill 'STOP', @pids;
 	} while (@pids > $count);
-	kill 'KILL', reverse @pids;
-	$run->finish;
+	return reverse @pids;
+}
+
+# kill_service(NAME): takes a node away, as if its machine had failed.  All
+# processes are stopped before the first is killed, so that none can restart or
+# inform another.
+sub kill_service
+{
+	my ($name) = @_;
+	return if !$service{$name};
+	kill 'KILL', stop_service($name);
+	(delete $service{$name})->finish;
 	return;
 }
 
@@ -262,8 +273,15 @@ sql('node1', $_) foreach
 # Two hosts, and their commands
 # ---------------------------------------------------------------------
 
-my $everywhere = "host=127.0.0.1,127.0.0.1 port=$port{node1},$port{node2} user=$superuser dbname=jobs "
-  . 'target_session_attrs=read-write connect_timeout=3';
+# nodes(NAMES): the connection string of the nodes, in this order
+sub nodes
+{
+	my (@names) = @_;
+	return 'host=' . join(',', map { '127.0.0.1' } @names) . ' port=' . join(',', @port{@names})
+	  . " user=$superuser dbname=jobs target_session_attrs=read-write connect_timeout=3";
+}
+
+my $everywhere = nodes('node1', 'node2');
 
 # The command: records what happens, by the monotonic clock and by the clock
 # that leases use, and writes to the database under its fence.  Both processes,
@@ -366,8 +384,8 @@ sub queue
 
 sub waits
 {
-	my ($name, $owner) = @_;
-	return comes(sub { sql('node1', qq{
+	my ($name, $owner, $node) = @_;
+	return comes(sub { sql($node // 'node1', qq{
 			SELECT count(*) FROM leaselock.lease_tickets
 			WHERE name = '$name' AND owner = '$owner' AND state = 'waiting'}) eq '1' });
 }
@@ -549,10 +567,78 @@ my $return = time - $returned;
 ok(comes(sub { (query('node1', q{SELECT fence FROM leaselock.lease_peek('held')}) // '') eq $fence }), 'the standby has the leases');
 
 # ---------------------------------------------------------------------
+# The primary hangs
+# ---------------------------------------------------------------------
+
+my $hung_began = time;
+# clients must get past the node that hangs
+$everywhere = nodes('node2', 'node1');
+start_host('hung job', 'host-1', '--lease-seconds', $long_lease);
+ok(begins('hung job', 'host-1'), 'a command with a long lease starts on the new primary');
+start_host('hung short', 'host-1', '--lease-seconds', $short_lease, '--grace', $grace);
+ok(begins('hung short', 'host-1'), 'a command with a short lease starts');
+my ($hung) = of_host('hung short', 'host-1');
+start_host('hung short', 'host-2', '--lease-seconds', $long_lease, '--wait-seconds', 290);
+ok(waits('hung short', 'host-2', 'node2'), 'another host waits for its lock');
+
+# a transaction that has written under the fence of the short lease
+my %late = (in => "BEGIN;\nINSERT INTO written (name, host, fence) SELECT 'hung short', 'late', $hung->{fence}
+	FROM leaselock.fence_assert('hung short', $hung->{fence});\n\\echo written\n", out => '', err => '');
+$late{run} = IPC::Run::start([ 'psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-d', nodes('node2') ],
+	'<', \$late{in}, '>', \$late{out}, '2>', \$late{err}, IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
+push @others, \%late;
+$late{run}->pump until $late{out} =~ /written/ || $late{err} ne '';
+is($late{err}, '', 'a fenced write waits for its COMMIT');
+
+my $hangs = time;
+my @stopped = stop_service('node2');
+$client{'hung job host-1'}{run}->signal('CONT');
+ok(comes(sub { sqlstate('node1', q{SELECT state FROM leaselock.lease_acquire('newer', 'newcomer', '300 s')}) eq 'held' }),
+	'the other node takes over from a primary that hangs');
+my $hung_takeover = time - $hangs;
+is(finish($client{'hung short host-1'}), 2, 'the command with the short lease is ended');
+my ($hung_end) = map { $_->{time} } (of_host('hung short', 'host-1'))[-1];
+my $hung_expiry = sql('node1', "SELECT extract(epoch FROM expires_at) FROM leaselock.lease_get('$hung->{ticket}')");
+cmp_ok($hung_end, '<', $hung_expiry, 'it ended before its lease');
+ok(begins('hung short', 'host-2'), 'the other host gets its lock, although its connection hung');
+my $hung_next = time - $hangs;
+ok(comes(sub { sql('node1', qq{
+		SELECT count(*) FROM leaselock.lease_events(max_rows => 1000000)
+		WHERE kind = 'renewed' AND name = 'hung job' AND at > to_timestamp($hangs)}) > 0 }, $client{'hung job host-1'}),
+	'the long lease is renewed on the new primary');
+my $hung_renewed = sql('node1', qq{
+	SELECT round(extract(epoch FROM min(at))::numeric - $hangs, 1) FROM leaselock.lease_events(max_rows => 1000000)
+	WHERE kind = 'renewed' AND name = 'hung job' AND at > to_timestamp($hangs)});
+is(end_host('hung job', 'host-1'), 0, 'its command ends when it is told to');
+is(end_host('hung short', 'host-2'), 0, 'so does that of the other host');
+
+# The server goes on before its keeper, and finds a COMMIT that was sent while
+# it hung.
+$late{in} .= "COMMIT;\n\\echo committed\n";
+$late{run}->pump_nb;
+my $continued = time;
+%said = ();
+kill 'CONT', $_ foreach @stopped;
+ok(comes(sub {
+		$answer = sqlstate('node2', q{SELECT state FROM leaselock.lease_acquire('back', 'newcomer')});
+		$said{$answer}++ if $answer =~ /^\w+$/;
+		return states() eq 'node1: primary, node2: secondary' }),
+	'the primary that hung becomes a standby');
+my $hung_return = time - $continued;
+is(join(' ', grep { !/^(?:25006|57P0\d)$/ } keys %said), '', 'it grants nothing when it continues');
+note 'until then: ', join ', ', map { "$_: $said{$_}" } sort keys %said;
+eval { $late{run}->finish };
+is($late{out}, "written\n", 'the late COMMIT is not acknowledged');
+note $late{err};
+is(sql($_, q{SELECT count(*) FROM written WHERE host = 'late'}), '0', "$_: the late write is not there") foreach 'node1', 'node2';
+
+# ---------------------------------------------------------------------
 # No lock has had two holders
 # ---------------------------------------------------------------------
 
-foreach my $name ('job', 'short')
+is(join(', ', map { "$_->{host} $_->{what}" } grep { $_->{what} ne 'works' } record('hung job')),
+	'host-1 begins, host-1 ends', 'the command that outlived the hang has not been disturbed');
+foreach my $name ('job', 'short', 'hung short')
 {
 	my @record = record($name);
 
@@ -561,11 +647,11 @@ foreach my $name ('job', 'short')
 	my ($last) = map { $_->{clock} } (of_host($name, 'host-1'))[-1];
 	my ($first) = map { $_->{clock} } of_host($name, 'host-2');
 	cmp_ok($last, '<', $first, "$name: the first command ended before the second began");
-	is(sql('node2', qq{
+	is(sql('node1', qq{
 		SELECT count(*) FROM (SELECT fence < max(fence) OVER (ORDER BY at) AS is_late FROM written WHERE name = '$name') w WHERE is_late}),
 		'0', "$name: no write follows a write with a greater fence");
 	# one grant for each waiter, too; the last grant has no end
-	is(sql('node2', qq{
+	is(sql('node1', qq{
 		WITH grants AS (
 			SELECT fence, min(at) FILTER (WHERE kind IN ('granted', 'promoted')) AS since,
 				max(at) FILTER (WHERE kind IN ('released', 'expired', 'broken')) AS until
@@ -574,7 +660,7 @@ foreach my $name ('job', 'short')
 		SELECT count(*), count(*) FILTER (WHERE since < before) FROM (
 			SELECT since, lag(coalesce(until, 'infinity')) OVER (ORDER BY fence) AS before FROM grants) g}),
 		($name eq 'job' ? 3 : 2) . '|0', "$name: by the server's events, the grants do not overlap");
-	is(sql('node2', qq{
+	is(sql('node1', qq{
 		SELECT count(*) FROM leaselock.lease_events(max_rows => 1000000)
 		WHERE name = '$name' AND kind IN ('timed_out', 'cancelled', 'broken', 'deadlock')}),
 		'0', "$name: no place or grant was lost for another reason");
@@ -591,10 +677,10 @@ is_deeply(\@internal, [], 'no internal error in the log');
 # Measured
 # ---------------------------------------------------------------------
 
-my $gap = sql('node2', qq{
+my $gap = sql('node1', qq{
 	SELECT round(extract(epoch FROM max(gap))::numeric, 1)
 	FROM (SELECT at - lag(at) OVER (ORDER BY at) AS gap FROM written WHERE fence = $job->{fence}) w});
-my $unrenewed = sql('node2', qq{
+my $unrenewed = sql('node1', qq{
 	SELECT round(extract(epoch FROM min(at))::numeric - $killed, 1) FROM leaselock.lease_events(max_rows => 1000000)
 	WHERE kind = 'renewed' AND name = 'job' AND at > to_timestamp($killed)});
 note sprintf 'from the kill of the primary to the first grant of the other node: %.1f s', $takeover;
@@ -604,6 +690,13 @@ note sprintf 'the command with the short lease ended %.1f s after the kill, %.1f
   $short[-1]{time} - $killed, $expiry - $short[-1]{time};
 note sprintf 'the other host began %.1f s after the kill', $next->{time} - $killed;
 note sprintf 'the old primary was a standby %.1f s after it came back', $return;
+note sprintf 'from the hang of the primary to the first grant of the other node: %.1f s', $hung_takeover;
+note sprintf 'after a hang, the command with the short lease ended after %.1f s, %.1f s before its lease',
+  $hung_end - $hangs, $hung_expiry - $hung_end;
+note sprintf 'after a hang, the other host began after %.1f s, and the long lease was renewed after %.1f s',
+  $hung_next, $hung_renewed;
+note sprintf 'the primary that hung was a standby %.1f s after it went on', $hung_return;
+note sprintf 'the hang took %.1f s of the test', $continued + $hung_return - $hung_began;
 note sprintf 'acknowledged before: %d grants, %d writes', @told{ 'ticket', 'written' };
 note sprintf 'total: %.1f s', time - $began;
 

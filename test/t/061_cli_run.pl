@@ -10,6 +10,7 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib $FindBin::RealBin;
 use CliTest;
+use IO::Socket::UNIX;
 use IPC::Run;
 use LeaseTest;
 use PostgreSQL::Test::Utils;
@@ -273,6 +274,28 @@ ok(wait_until(sub { !alive('halted') }), 'the watchdog ends the command');
 $run->{run}->signal('CONT');
 is(finish($run), 2, 'the program reports it when it continues');
 cmp_ok(last_beat('halted'), '<', expiry('halted'), 'it ended before its lease');
+
+# ---------------------------------------------------------------------
+# One of two hosts accepts connections and does not answer
+# ---------------------------------------------------------------------
+
+my $silence = PostgreSQL::Test::Utils::tempdir_short();
+my $silent = IO::Socket::UNIX->new(Local => "$silence/.s.PGSQL." . $node->port, Listen => 50)
+  or die "no socket: $!";
+# a quarter of the lease, which is the time for a renewal, is less than
+# connect_timeout
+$run = start_cli('-d', "host=$silence," . $node->host . ' connect_timeout=3 application_name=moved',
+	qw(run moved --lease-seconds 8 --grace 1 --), beat('moved'));
+ok(beats('moved'), 'the lock is acquired from the second host');
+my $first_expiry = expiry('moved');
+is($node->safe_psql('postgres',
+	q{SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'moved'}),
+	'1', 'its connection is lost');
+ok(wait_until(sub { expiry('moved') > $first_expiry || !alive('moved') }) && alive('moved'),
+	'the lease is renewed on the second host, although the first one takes all the time of a renewal');
+end('moved');
+is(finish($run), 5, 'the command ends when it is told to');
+close $silent;
 
 # ---------------------------------------------------------------------
 # The server hangs at the end
