@@ -278,6 +278,21 @@ cmp_ok($fence, '>',
 	$publisher->safe_psql('postgres', 'SELECT max(fence) FROM leaselock.floor'),
 	'FOR ALL TABLES: a new fence is above the floor');
 
+# a subscriber of all tables loses its own leases, and then stops
+$subscriber->safe_psql('postgres', "CREATE SUBSCRIPTION s CONNECTION '" . $publisher->connstr . " dbname=postgres' PUBLICATION everything WITH (copy_data = false)");
+$publisher->safe_psql('postgres', q{SELECT leaselock.try_lock('theirs', 'p', '1 h')});
+$publisher->wait_for_catchup('s');
+is($subscriber->safe_psql('postgres', q{SELECT count(*) FROM leaselock.lease_status}), '0', 'FOR ALL TABLES: a lease of the publisher is none on the subscriber');
+like($subscriber->safe_psql('postgres', q{SELECT leaselock.try_lock('theirs', 's', '1 h')}), qr/^\d+$/, 'FOR ALL TABLES: the subscriber grants the lock');
+$publisher->safe_psql('postgres', q{SELECT leaselock.renew_lock('theirs', 'p', '1 h')});
+$publisher->wait_for_catchup('s');
+is($subscriber->safe_psql('postgres', q{SELECT leaselock.renew_lock('theirs', 's', '1 h')}), 'f', "FOR ALL TABLES: a renewal on the publisher ends the subscriber's lease");
+$subscriber->safe_psql('postgres', q{SELECT leaselock.try_lock('both', 's', '1 h')});
+$log = -s $subscriber->logfile;
+$publisher->safe_psql('postgres', q{SELECT leaselock.try_lock('both', 'p', '1 h')});
+ok($subscriber->wait_for_log(qr/23505 .*"locks_pkey"/, $log), 'FOR ALL TABLES: a lock that both know stops the subscriber');
+$subscriber->safe_psql('postgres', 'DROP SUBSCRIPTION s');
+
 # ---------------------------------------------------------------------
 
 foreach my $node ($publisher, $subscriber)

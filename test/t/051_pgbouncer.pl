@@ -8,8 +8,10 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib $FindBin::RealBin;
+use CliTest qw(cli);
 use IPC::Run;
 use LeaseTest ();
+use McpTest qw(start_mcp initialize tool end_mcp);
 use PostgreSQL::Test::BackgroundPsql;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -300,6 +302,31 @@ foreach my $mode ('extended', $prepares ? 'prepared' : ())
 note $prepares
   ? 'statements that a driver prepares were tested'
   : "PgBouncer $version has no prepared statements in transaction mode: only unnamed ones were tested";
+
+# ---------------------------------------------------------------------
+# An agent
+# ---------------------------------------------------------------------
+
+SKIP:
+{
+	my (undef, undef, $missing) = grep({ -x "$_/leaselock" } split /:/, $ENV{PATH}) ? cli('mcp') : ('', '', 'not built');
+	skip 'LEASELOCK MCP IS NOT BUILT', 1 if $missing =~ /not (?:built|available)/;
+	my $agent = initialize(start_mcp([ '--answer-within', 0.1, '-d', $connstr ]));
+	my ($first, $second) = map {
+		tool($agent, 'acquire_lock', { lock_name => 'agent', owner => $_, lease_seconds => 5, keep_seconds => 600, wait_seconds => 200 })
+	} qw(first second);
+	is("$first->{state} $second->{state}", 'held waiting', 'an agent acquires, and another queues');
+	is(tool($agent, 'release_lock_ticket', { ticket => $first->{ticket} })->{state}, 'released', 'the first releases');
+	ok($node->poll_query_until('postgres', q{SELECT depth = 1 AND owner = 'second' AND remaining_ms > 0 FROM leaselock.lease_peek('agent')}), 'the second has its turn');
+	# once when it claims its turn, and then by a renewal
+	foreach my $time (1, 2)
+	{
+		my $expires = $node->safe_psql('postgres', q{SELECT expires_at FROM leaselock.lease_peek('agent')});
+		ok($node->poll_query_until('postgres', "SELECT expires_at > '$expires' FROM leaselock.lease_peek('agent')"), "its lease is renewed, $time");
+	}
+	is(tool($agent, 'release_lock_ticket', { ticket => $second->{ticket} })->{state}, 'released', 'the second releases');
+	is(end_mcp($agent), 0, 'the agents\' server ends');
+}
 
 # ---------------------------------------------------------------------
 

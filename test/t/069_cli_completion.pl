@@ -115,4 +115,13 @@ is(complete('leaselock status ', 'PGHOST=127.0.0.1', 'PGPORT=' . $deaf->sockport
 	'', 'a server that does not answer causes no delay');
 is(complete('leaselock status ', 'PGHOST=/nowhere'), '', 'a missing server causes no message');
 
+# how long it waits: what it asks of timeout(1)
+my $dir = PostgreSQL::Test::Utils::tempdir();
+append_to_file("$dir/timeout", qq{#!/bin/sh\necho "\$1" >>$dir/asked\n});
+chmod 0755, "$dir/timeout";
+complete('leaselock status ', "PATH=$dir:$ENV{PATH}");
+is(slurp_file("$dir/asked"), "0.2\n", 'it waits for 200 ms');
+complete('leaselock status ', "PATH=$dir:$ENV{PATH}", 'LEASELOCK_COMPLETION_SECONDS=7');
+is(slurp_file("$dir/asked"), "0.2\n7\n", 'or for as long as LEASELOCK_COMPLETION_SECONDS says');
+
 done_testing();

@@ -183,6 +183,13 @@ ok(changes(sub { expires_at('keep') }), 'a repeated request does not end the ren
 tool($a, 'acquire_lock', { lock_name => 'keep', request_uuid => $ticket->{request_id}, keep_seconds => 0 });
 ok(wait_until(sub { sql("SELECT lapsed FROM leaselock.lease_status WHERE name = 'keep'") eq 't' }), 'keep_seconds 0 ends the renewals');
 
+my %longer = (lock_name => 'longer', lease_seconds => 3, keep_seconds => 1);
+$ticket = tool($a, 'acquire_lock', \%longer);
+tool($a, 'acquire_lock', { %longer, request_uuid => $ticket->{request_id}, keep_seconds => 600 });
+ok(wait_until(sub { sql("SELECT clock_timestamp() > requested_at + interval '5 s' FROM leaselock.lease_tickets WHERE ticket = '$ticket->{ticket}'") eq 't' }),
+	'more time passes than one lease and the first keep_seconds');
+is(tool($a, 'get_lock_ticket', { ticket => $ticket->{ticket} })->{state}, 'held', 'another keep_seconds sets another time');
+
 # another process keeps the lease as well
 $b = start_mcp(['--allow-break']);
 $ticket = tool($a, 'acquire_lock', { lock_name => 'keep', lease_seconds => 100 });

@@ -427,8 +427,17 @@ foreach my $name (sort keys %calls)
 	}
 	is(end_mcp($mcp), 0, "$name: the program ends");
 }
+foreach my $quiet ([], ['-q'])
+{
+	$mcp = initialize(start_mcp([ @$quiet, @{ at("closes once @$quiet") } ]));
+	tool($mcp, 'acquire_lock', $calls{acquire_lock});
+	is(end_mcp($mcp), 0, "a lost answer, @$quiet: the program ends");
+	like($mcp->{err}, @$quiet ? qr/^$/ : qr/trying again/, "a lost answer, @$quiet: what is said of it");
+}
 $mcp = initialize(start_mcp(at('closes')));
+my $asked = time;
 $error = tool_error($mcp, 'acquire_lock', $calls{acquire_lock});
+cmp_ok(time - $asked, '>=', 3, 'lost answers: the call is repeated for three seconds');
 like($error, qr/It may have been done nevertheless: call again with request_uuid [0-9a-f-]{36}$/, 'lost answers: the error names the request id');
 $error = tool_error($mcp, 'acquire_lock', { %{ $calls{acquire_lock} }, owner => 'me', request_uuid => $ticket });
 like($error, qr/call again with request_uuid $ticket and the same owner$/, 'lost answers: the error says to use the same owner, if one was given');

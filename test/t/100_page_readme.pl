@@ -92,7 +92,8 @@ sub run_client
 	return '';
 }
 
-# run_demo(PAGE, TEXT): in a copy of the source, as whoever runs this
+# run_demo(PAGE, TEXT): in a copy of the source, as whoever runs this, who is taken for
+# root: what needs the right of root is only written down
 sub run_demo
 {
 	my (undef, $text) = @_;
@@ -103,10 +104,35 @@ sub run_demo
 	system(qq{cd "$top" && tar -cf - Makefile META.json CHANGELOG.md README.md LICENSE leaselock.control expected sql src doc packaging test | tar -C "$copy" -xf -}) == 0
 	  or die 'no copy of the source';
 	# the programs of the machine, of which this test may run a copy
+	my $path = $ENV{PATH};
 	my $machine = ($ENV{PG_CONFIG} // "pg_config") =~ s{^\Q${\ ($ENV{LEASELOCK_WORK} // "")}\E/server}{}r;
-	local %ENV = (PG_CONFIG => $machine, map { $_ => $ENV{$_} } grep { exists $ENV{$_} } qw(PATH HOME TMPDIR LC_ALL));
+	my ($programs, $temporary, $done) = map { $page->dir . "/$_" } qw(as-root temporary done);
+	mkdir $_ or die "$_: $!" foreach $programs, $temporary;
+	my %program = (
+		id => '[ "$*" != -u ] || { echo 0; exit; }; exec /usr/bin/id "$@"',
+		chown => ':', 'dpkg-query' => 'exit 1',
+		'apt-get' => qq{echo "apt-get \$*" >>$done},
+		setpriv => qq{echo "\$1" >>$done; while [ "\$1" != env ]; do shift; done; exec "\$@"});
+	foreach my $name (sort keys %program)
+	{
+		append_to_file("$programs/$name", "#!/bin/sh\n$program{$name}\n");
+		chmod 0755, "$programs/$name";
+	}
+	my $seen = -s $node->logfile;
+	local %ENV = (PGHOST => $node->host, PGPORT => $node->port, PG_CONFIG => $machine, map { $_ => $ENV{$_} } grep { exists $ENV{$_} } qw(HOME LC_ALL));
+	@ENV{qw(PATH TMPDIR)} = ("$programs:$path", $temporary);
 	my $out = '';
 	ok(run_log([ 'sh', '-c', "cd $copy && $command" ], '<', \'', '&>', \$out), "$command ends well") or diag $out;
+	like(slurp_file($done), qr/^--reuid=(?:postgres|nobody)$/m, 'for root it is played by an unprivileged user');
+	is(join(' ', glob "$temporary/*"), '', 'in a temporary folder, of which nothing is left');
+	unlike(substr(slurp_file($node->logfile), $seen), qr/ERROR|FATAL/, 'the cluster that is there sees nothing of it');
+	{
+		# a machine without a server; installing does nothing here
+		local @ENV{qw(PG_CONFIG PG_MAJOR)} = ('/nonexistent', 15);
+		my $missing = '';
+		ok(!run_log([ 'sh', '-c', "cd $copy && $command" ], '<', \'', '&>', \$missing), "$command needs a server");
+		like(slurp_file($done), qr/^apt-get .* install .* postgresql-15 postgresql-server-dev-15$/m, 'for root it installs the missing packages') or diag $missing;
+	}
 	my ($fence, $greater) = $out =~ /^worker-2> COMMIT;\n(?:.*\n)*worker-1> COMMIT;\n +ERROR:  LS001: stale fence (\d+) .*\n +DETAIL:  The newest fence of the lock is (\d+)/m;
 	cmp_ok($greater // 0, '>', $fence // 0, 'it shows the stale write refused') or diag $out;
 	return '';

@@ -88,6 +88,7 @@ $page->after(
 		my @calls = calls('Redis');
 		is(scalar(@calls), 4, 'Redis: four calls');
 		is(value('a', $calls[0]), 'FENCE', "Redis: $calls[0]");
+		is(holder('key'), 'f00d', 'Redis: the token is the owner');
 		is(value('a', "$calls[0] = (SELECT fence FROM leaselock.lease_peek('key'))"), 't', 'Redis: a second time the same fence');
 		like($page->run_sql('a', $calls[3]), qr/\b(?:29|30)\d{3}\b/, "Redis: $calls[3]");
 		is(value('b', $calls[0] =~ s/:'token'/'beef'/r), '', 'Redis: another token gets NULL');

@@ -1,5 +1,6 @@
 # doc/agents.md: the configuration that it shows is that of a server which works, the
-# answer that it shows is one, and it has every tool with its arguments.
+# answer that it shows is one, it has every tool with its arguments, and what it says
+# in words is true, as far as 080 to 083 do not test it.
 # Native only: the program is the same for every major.
 
 use strict;
@@ -8,6 +9,7 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib $FindBin::RealBin;
 use CliTest;
+use IO::Socket::INET;
 use JSON::PP;
 use LeaseTest;
 use McpTest;
@@ -137,6 +139,68 @@ foreach my $version ($versions =~ /\d{4}-\d\d-\d\d/g)
 end_mcp($mcp);
 
 # ---------------------------------------------------------------------
+# What the page says in words
+# ---------------------------------------------------------------------
+
+# a wait that would outlast a client's patience, see the end of the page
+my $patient = initialize(start_mcp([]));
+$page->sql(q{SELECT leaselock.lease_acquire('long', 'holder', lease => '300 s')});
+my $long = begin_tool($patient, 'acquire_lock', { lock_name => 'long', wait_seconds => 300 }, { progressToken => 'long' });
+
+# listens(PID): the inodes of the ports on which a process listens
+sub listens
+{
+	my ($pid) = @_;
+	my %listening = map { my @fields = split; $fields[3] eq '0A' ? ($fields[9] => 1) : () }
+	  map { split /\n/, slurp_file("/proc/$pid/net/$_") } grep { -e "/proc/$pid/net/$_" } qw(tcp tcp6);
+
+	return grep { $listening{$_} } map { (readlink // '') =~ /^socket:\[(\d+)\]/ } glob "/proc/$pid/fd/*";
+}
+
+my $listener = IO::Socket::INET->new(Listen => 1, LocalAddr => '127.0.0.1') or die "no socket: $!";
+is(scalar listens($$), 1, 'a port would be seen');
+close $listener;
+
+my $one = initialize(start_mcp([]));
+my $other = initialize(start_mcp([qw(--answer-within 0.1 --max-keep 0)]));
+my $held = tool($one, 'acquire_lock', { lock_name => 'words', note => 'edits a page' });
+is_deeply([ listens($one->{pid}) ], [], 'the server listens on no port');
+is(tool($one, 'get_lock_ticket', { ticket => $held->{ticket} })->{expires_at}, $held->{expires_at}, 'looking at a ticket does not renew it');
+cmp_ok(tool($one, 'heartbeat_lock_ticket', { ticket => $held->{ticket} })->{expires_at}, 'gt', $held->{expires_at}, 'a heartbeat does');
+
+my $waiting = tool($other, 'acquire_lock', { lock_name => 'words', wait_seconds => 100 });
+my ($lock) = @{ tool($one, 'lock_status', { lock_name => 'words' })->{locks} };
+is("$waiting->{state}|$lock->{owner}|$lock->{waiters}", "waiting|$held->{owner}|1", 'lock_status shows who holds a lock and how many wait');
+is(join(' ', sort keys %$lock), $page->sql(q{
+	SELECT string_agg(attname, ' ' ORDER BY attname COLLATE "C") FROM pg_attribute
+	WHERE attrelid = 'leaselock.lease_status'::regclass AND attnum > 0}), 'lock_status has the columns of lease_status');
+is(tool($other, 'release_lock_ticket', { ticket => $waiting->{ticket} })->{state}, 'cancelled', 'releasing a ticket that waits gives up its place');
+is(tool($one, 'lock_status', { lock_name => 'words' })->{locks}[0]{waiters}, 0, 'then nobody waits');
+is(tool($other, 'release_lock_ticket', { ticket => $held->{ticket} })->{state}, 'released', 'an agent of the same role can release the ticket of another');
+
+like(tool_error($other, 'acquire_lock', { lock_name => 'words', keep_seconds => 1 }), qr/^keep_seconds must be/, '--max-keep 0 turns keeping off');
+is(tool($other, 'acquire_lock', { lock_name => 'words' })->{state}, 'held', 'and nothing else');
+
+is(end_mcp($_), 0, 'the server ends with its input') foreach $one, $other;
+
+$other = initialize(start_mcp([qw(-p 1)]));
+like(tool_error($other, 'lock_status', {}), qr/\.s\.PGSQL\.1\b|port 1\b/, '-p names the port');
+end_mcp($other);
+
+# no more locks than it can look after
+$other = initialize(start_mcp([]));
+foreach my $hundred (0 .. 9)
+{
+	my @calls = map { begin_tool($other, 'acquire_lock', { lock_name => "many $_", keep_seconds => 600 }) } 100 * $hundred + 1 .. 100 * $hundred + 100;
+	$held = tool($other, $_) foreach @calls;
+}
+is("$held->{state} $held->{name}", 'held many 1000', 'a server keeps a thousand locks');
+like(tool_error($other, 'acquire_lock', { lock_name => 'many 1001' }), qr/too many locks/, 'and no more');
+tool($other, 'release_lock_ticket', { ticket => $held->{ticket} });
+is(tool($other, 'acquire_lock', { lock_name => 'many 1001' })->{state}, 'held', 'one is released, and the next can be acquired');
+end_mcp($other);
+
+# ---------------------------------------------------------------------
 # The blocks
 # ---------------------------------------------------------------------
 
@@ -154,6 +218,13 @@ $page->after(
 	role => sub {
 		like($page->printed('role'), qr/lease_scope_create/, 'the scope is registered');
 		is($page->sql(q{SELECT role FROM leaselock.lease_scopes WHERE scope = 'agents'}), 'agents', 'the scope is for the agents only');
+	},
+	# the last block
+	write => sub {
+		is(tool($patient, $long)->{state}, 'waiting', 'a long wait is answered before it is over');
+		my $last = (progress_of($patient, 'long'))[-1]{progress};
+		ok($last > 30 && $last <= 45, 'after 45 seconds') or diag $last;
+		end_mcp($patient);
 	});
 $page->run;
 
