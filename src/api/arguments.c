@@ -317,7 +317,7 @@ argument_wait(FunctionCallInfo fcinfo, int argno, const char *argname)
 {
 	LengthRules rules = {
 		0, leaselock_max_wait * INT64CONST(1000), NULL,
-		"The upper bound is the setting leaselock.max_wait. To wait longer, acquire again when the wait has run out."
+		"The upper bound is the setting leaselock.max_wait. To wait longer, acquire again before the wait runs out; the new ticket shares the place of the first."
 	};
 
 	return argument_length(fcinfo, argno, argname, &rules);

@@ -160,7 +160,8 @@ foreach my $old_server (@old)
 	$serial++;
 	my $old = PostgreSQL::Test::Cluster->new("old$serial",
 		$same ? () : (install_path => dirname($old_server->{bin})));
-	$old->init(allows_streaming => 1);
+	# not from a template, which is of the new server
+	$old->init(allows_streaming => 1, force_initdb => 1);
 	# (a slow pg_upgrade must not time out a polling waiter)
 	$old->append_conf('postgresql.conf', "autovacuum = off\nlog_statement = none
 leaselock.waiter_timeout = '5min'");
